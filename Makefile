@@ -1,0 +1,48 @@
+# Two commands do everything on a fresh machine with Python (and venv) and make:
+#   make run     a network of 1024 neurons x 120 layers, end to end
+#   make test    the tests
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: run test test-all check format clean help
+
+help:
+	@echo "make run        1024 neurons x 120 layers, end to end"
+	@echo "make test       the tests (under 10 minutes on two cores)"
+	@echo "make test-all   the slow tests, too"
+	@echo "make check      ruff, formatting, types"
+	@echo "make format     format the code"
+	@echo "make clean      remove the virtual environment and caches"
+
+run: $(VENV)/with-demo
+	$(BIN)/spdnn run --neurons 1024 --layers 120 --data data
+
+test: $(VENV)/with-test
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: $(VENV)/with-test
+	$(BIN)/python -m pytest
+
+check: $(VENV)/with-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/with-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# One marker for each extra that is installed; a changed pyproject.toml installs it again.
+$(VENV)/with-%: pyproject.toml | $(BIN)/python
+	$(INSTALL) --editable '.[$*]'
+	@touch $@
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+clean:
+	rm -rf $(VENV) .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	find spdnn tests -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,38 @@
+"""Fast and exact inference of very deep, very sparse neural networks.
+
+Examples
+--------
+Read the challenge's files, run them and look at the result::
+
+    import spdnn
+
+    network = spdnn.read_network("neuron1024.tar.gz", neurons=1024, layers=120)
+    features = spdnn.read_features("sparse-images-1024.tsv.gz", neurons=1024)
+    result = spdnn.infer(network, features)
+    print(result.categories, result.edges_per_second)
+"""
+
+from importlib.metadata import version
+
+from spdnn.errors import DataError, DeviceError, PlanError, SpdnnError
+from spdnn.features import Features
+from spdnn.inference import infer
+from spdnn.network import Layer, Network
+from spdnn.result import Result
+from spdnn.sources import read_features, read_network
+
+__version__ = version("spdnn")
+
+__all__ = [
+    "DataError",
+    "DeviceError",
+    "Features",
+    "Layer",
+    "Network",
+    "PlanError",
+    "Result",
+    "SpdnnError",
+    "infer",
+    "read_features",
+    "read_network",
+]

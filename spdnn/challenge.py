@@ -1,0 +1,80 @@
+"""The Sparse DNN Graph Challenge as data: sizes, biases, file names, known counts.
+
+Source: Kepner, Alford, Gadepally, Jones, Milechin, Robinett and Samsi, "Sparse Deep
+Neural Network Graph Challenge", HPEC 2019, and the data set published with it.
+"""
+
+from dataclasses import dataclass
+
+FEATURES = 60000
+"""Number of input images (features) of every official network."""
+
+DEPTHS = (120, 480, 1920)
+"""Official numbers of layers."""
+
+EDGES_PER_NEURON = 32
+WEIGHT = 1.0 / 16.0
+YMAX = 32.0
+"""Cap of the activations."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """One official network width and what is known of it.
+
+    Attributes
+    ----------
+    neurons : int
+        Neurons a layer.
+    image_side : int
+        Side of the square input image in pixels; ``neurons == image_side**2``.
+    bias : float
+        Bias of every neuron.
+    input_nonzeros : int
+        Non-zeros of the published inputs of 60000 features.
+    categories : int
+        Number of categories after 120 layers; the same after 480 and 1920.
+    """
+
+    neurons: int
+    image_side: int
+    bias: float
+    input_nonzeros: int
+    categories: int
+
+
+SIZES = {
+    size.neurons: size
+    for size in (
+        Size(1024, 32, -0.30, 6374505, 1812),
+        Size(4096, 64, -0.35, 25019051, 1801),
+        Size(16384, 128, -0.40, 98858913, 1918),
+        Size(65536, 256, -0.45, 392191985, 1994),
+    )
+}
+"""The official sizes by number of neurons."""
+
+
+def weights_folder(neurons: int) -> str:
+    """Name of the published folder that holds the layers of one size."""
+    return f"neuron{neurons}"
+
+
+def layer_file(neurons: int, layer: int) -> str:
+    """Name of a published layer file; `layer` counts from 1."""
+    return f"n{neurons}-l{layer}.tsv"
+
+
+def inputs_file(neurons: int) -> str:
+    """Name of the published inputs file of one size."""
+    return f"sparse-images-{neurons}.tsv"
+
+
+def categories_file(neurons: int, layers: int) -> str:
+    """Name of the published truth file of one network."""
+    return f"neuron{neurons}-l{layers}-categories.tsv"
+
+
+def edges(neurons: int, layers: int) -> int:
+    """Stored weights of an official network of that width and depth."""
+    return EDGES_PER_NEURON * neurons * layers

@@ -1,0 +1,85 @@
+"""Types of arguments that several commands share."""
+
+import argparse
+import math
+from pathlib import Path
+
+
+def positive(text: str) -> int:
+    """A whole number from 1."""
+    return _at_least(text, 1)
+
+
+def count(text: str) -> int:
+    """A whole number from 0."""
+    return _at_least(text, 0)
+
+
+def _at_least(text: str, least: int) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = least - 1
+    if number < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least}")
+    return number
+
+
+def finite(text: str) -> float:
+    """A finite number."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a finite number")
+    return number
+
+
+def cap(text: str) -> float | None:
+    """A positive number, or "none"."""
+    if text == "none":
+        return None
+    number = finite(text)
+    if number <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a positive number nor none")
+    return number
+
+
+def add_network_size(parser: argparse.ArgumentParser, *, required: bool) -> None:
+    """Add ``--neurons`` and ``--layers``."""
+    parser.add_argument(
+        "--neurons", type=positive, required=required, metavar="N", help="neurons a layer"
+    )
+    parser.add_argument("--layers", type=positive, metavar="L", help="layers, from the first")
+
+
+def add_activation(parser: argparse.ArgumentParser) -> None:
+    """Add ``--bias`` and ``--ymax``."""
+    parser.add_argument(
+        "--bias", type=finite, metavar="B", help="bias of every neuron (default: the official one)"
+    )
+    parser.add_argument(
+        "--ymax", type=cap, default=32.0, metavar="Y", help="cap of activations, or none (32)"
+    )
+
+
+def writable(path: Path) -> Path:
+    """Check, before any work, that a file can be written there.
+
+    Raises
+    ------
+    DataError
+        If its folder is not there or cannot be written to.
+    """
+    import os
+
+    from spdnn.errors import DataError
+
+    if path.is_dir():
+        raise DataError(f"cannot write {path}: it is a folder")
+    if not path.parent.is_dir():
+        raise DataError(f"cannot write {path}: there is no folder {path.parent}")
+    if not os.access(path.parent, os.W_OK):
+        raise DataError(f"cannot write {path}: no permission to write into {path.parent}")
+    return path

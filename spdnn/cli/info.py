@@ -1,0 +1,52 @@
+"""``spdnn info``: which engines, threads, GPUs and MPI are there, and why one is not."""
+
+import argparse
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from spdnn import provenance
+from spdnn.engines import ENGINES, NOT_YET, make_engine
+from spdnn.errors import SpdnnError
+from spdnn.memory import available_bytes
+from spdnn.threads import default_threads
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to the parser."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "info", help="say what this machine and installation can do", description=__doc__
+    )
+    parser.set_defaults(command=info)
+
+
+def info(arguments: argparse.Namespace) -> int:
+    """Print what is there."""
+    rows = [
+        *((name, number) for name, number in provenance.package_versions().items()),
+        ("cpu", provenance.cpu_model()),
+        ("threads", f"{default_threads()} by default"),
+        ("memory", f"{available_bytes() / 2**30:.1f} GiB available"),
+        ("gpu", ", ".join(provenance.gpu_models()) or "none: no NVIDIA driver shows one"),
+        ("mpi", _mpi()),
+        *((f"engine {name}", _engine(name)) for name in ENGINES),
+        *((f"engine {name}", f"no: {reason}") for name, reason in NOT_YET.items()),
+    ]
+    width = max(len(name) for name, _ in rows) + 2
+    print("\n".join(f"{name:<{width}}{fact}" for name, fact in rows))
+    return 0
+
+
+def _engine(name: str) -> str:
+    try:
+        engine = make_engine(name)
+    except (SpdnnError, ImportError) as error:
+        return f"no: {error}"
+    return f"yes, modes {', '.join(engine.modes)}"
+
+
+def _mpi() -> str:
+    """Say whether mpi4py is there; it is not imported, which could start MPI."""
+    try:
+        return f"mpi4py {version('mpi4py')}"
+    except PackageNotFoundError:
+        return "none: mpi4py is not installed (pip install 'spdnn[mpi]')"

@@ -1,0 +1,71 @@
+"""The command ``spdnn``: its parser, and the one place where errors become a line.
+
+Exit status: 0 done and passed, 1 a check failed, 2 a user's mistake or a machine that
+cannot, 130 interrupted.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from spdnn.cli import data, info, run
+from spdnn.errors import SpdnnError
+
+COMMANDS = (run, info, data)
+"""Modules with `add_parser`; each sets `command`, a function of the parsed arguments."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Build the parser of the whole command."""
+    parser = _Parser(
+        prog="spdnn",
+        description="Fast and exact inference of very deep, very sparse neural networks.",
+    )
+    parser.add_argument("--version", action="version", version=f"spdnn {_version()}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
+    for command in COMMANDS:
+        command.add_parser(commands)
+    return parser
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("spdnn")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    parsed = make_parser().parse_args(arguments)
+    try:
+        status: int = parsed.command(parsed)
+    except SpdnnError as error:
+        print(f"spdnn: error: {error}", file=sys.stderr)
+        return 2
+    except MemoryError:
+        print("spdnn: error: out of memory: take fewer --features or --threads", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 2
+    except KeyboardInterrupt:
+        print("spdnn: interrupted", file=sys.stderr)
+        return 130
+    return status
+
+
+def entry() -> NoReturn:
+    """Run as a program."""
+    sys.exit(main())
+
+
+if __name__ == "__main__":
+    entry()

@@ -1,0 +1,99 @@
+"""The face that all engines share."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from spdnn.features import Features
+from spdnn.network import Network
+
+Progress = Callable[[float], None]
+"""Called now and then with the fraction of the work done, 0 to 1, from any thread."""
+
+
+@dataclass(frozen=True, eq=False)
+class Output:
+    """What an engine gives back.
+
+    Attributes
+    ----------
+    live : ndarray, shape (n_live,), int64
+        The features (0-based, ascending) that are live after the last layer.
+    n_live : ndarray, shape (n_layers,), int64
+        Live features after each layer.
+    edges_evaluated : ndarray, shape (n_layers,), int64
+        Edges of each layer times the features it was evaluated for.
+    activations : ndarray, shape (n_live, n_outputs), or None
+        Activations of the live features after the last layer, where they were asked for.
+    """
+
+    live: npt.NDArray[np.int64]
+    n_live: npt.NDArray[np.int64]
+    edges_evaluated: npt.NDArray[np.int64]
+    activations: npt.NDArray[Any] | None
+
+
+class Engine(Protocol):
+    """Plans networks and runs features through plans. It knows no files and no MPI."""
+
+    name: str
+    modes: tuple[str, ...]
+    threads: int
+
+    def compile(self, network: Network) -> None:
+        """Compile what planning and running this network need, or load it from the cache."""
+
+    def plan(self, network: Network, mode: str) -> Any:
+        """Make everything that depends on the weights alone.
+
+        Raises
+        ------
+        PlanError, DeviceError
+            If there can be no such plan, or it does not fit into memory.
+        """
+
+    def run(
+        self,
+        plan: Any,
+        features: Features,
+        *,
+        activations: bool = False,
+        progress: Progress | None = None,
+    ) -> Output:
+        """Run `features`, whose neurons are the network's inputs, through a plan of this engine.
+
+        Raises
+        ------
+        DeviceError
+            If the work does not fit into memory.
+        """
+
+
+def count_edges(
+    n_features: int,
+    n_live: npt.NDArray[np.int64],
+    may_drop: Sequence[bool] | npt.NDArray[Any],
+    layer_edges: Sequence[int],
+) -> npt.NDArray[np.int64]:
+    """Edges evaluated a layer: for the live features only, where others may be dropped.
+
+    Parameters
+    ----------
+    n_features : int
+        Features that enter the first layer.
+    n_live : ndarray, shape (n_layers,), int64
+        Live features after each layer.
+    may_drop : sequence of bool, length n_layers
+        Whether dead features are dropped after each layer.
+    layer_edges : sequence of int, length n_layers
+    """
+    edges = np.empty_like(n_live)
+    n_entering = n_features
+    for layer in range(n_live.size):
+        edges[layer] = n_entering * layer_edges[layer]
+        if may_drop[layer]:
+            n_entering = int(n_live[layer])
+    return edges

@@ -1,0 +1,1 @@
+"""Kernels: functions of arrays and numbers, and nothing else."""

@@ -1,0 +1,100 @@
+"""`infer`: a network and features in, a Result out."""
+
+import time
+from dataclasses import replace
+
+from spdnn.engines import choose_mode, make_engine
+from spdnn.engines.base import Progress
+from spdnn.errors import DataError
+from spdnn.features import Features
+from spdnn.network import Network
+from spdnn.result import LayerCount, Result, Seconds
+
+
+def infer(
+    network: Network,
+    features: Features,
+    *,
+    engine: str = "auto",
+    mode: str = "auto",
+    threads: int | None = None,
+    activations: bool = False,
+    progress: Progress | None = None,
+) -> Result:
+    """Run features through a network.
+
+    Parameters
+    ----------
+    network : Network
+    features : Features
+        As many neurons as the network has inputs.
+    engine : {"auto", "cpu", "scipy"}
+    mode : {"auto", "edges"}
+    threads : int, optional
+        For engine "cpu"; by default the processors that this process may use, at most
+        ``OMP_NUM_THREADS``.
+    activations : bool
+        Whether the Result has the activations of the live features.
+    progress : callable, optional
+        Called with the fraction of inference that is done.
+
+    Returns
+    -------
+    Result
+        Its times are those of compiling (or loading compiled kernels), planning and inference.
+
+    Raises
+    ------
+    DataError
+        If the features do not fit the network.
+    DeviceError
+        If this machine cannot run that engine or mode, or has too little memory.
+
+    Examples
+    --------
+    >>> import scipy.sparse as sp
+    >>> from spdnn import Features, Layer, Network, infer
+    >>> network = Network([Layer(sp.eye_array(3), bias=-1.0)])
+    >>> infer(network, Features.from_matrix([[0, 3, 0], [1, 0, 1]]), engine="scipy").categories
+    array([1])
+    """
+    if features.n_neurons != network.n_inputs:
+        raise DataError(
+            f"the features have {features.n_neurons} neurons, "
+            f"but the network's first layer takes {network.n_inputs} inputs"
+        )
+    runner = make_engine(engine, threads)
+    mode = choose_mode(runner, mode)
+    started = time.perf_counter()
+    runner.compile(network)
+    compiled = time.perf_counter()
+    plan = runner.plan(network, mode)
+    planned = time.perf_counter()
+    output = runner.run(plan, features, activations=activations, progress=progress)
+    done = time.perf_counter()
+    layers = tuple(
+        LayerCount(int(live), int(n_edges))
+        for live, n_edges in zip(output.n_live, output.edges_evaluated, strict=True)
+    )
+    return Result(
+        live=output.live,
+        activations=output.activations,
+        layers=layers,
+        seconds=Seconds(
+            compile=compiled - started,
+            plan=planned - compiled,
+            inference=done - planned,
+            total=done - started,
+        ),
+        engine=runner.name,
+        mode=mode,
+        threads=runner.threads,
+        ranks=1,
+        n_features=features.n_features,
+        n_edges=network.n_edges,
+    )
+
+
+def with_reading(result: Result, read: float, total: float) -> Result:
+    """Return `result` with the seconds of reading, and of the whole run, filled in."""
+    return replace(result, seconds=replace(result.seconds, read=read, total=total))

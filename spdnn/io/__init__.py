@@ -1,0 +1,1 @@
+"""Reading and writing: published text files, MNIST images and the binary store."""

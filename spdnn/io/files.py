@@ -1,0 +1,35 @@
+"""Files written whole or not at all."""
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from spdnn.errors import DataError
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """Open a file for writing that appears under `path` only once it is complete.
+
+    It is written beside `path` under another name and renamed at the end; if anything
+    goes wrong it is removed and what stood at `path` before stays.
+
+    Raises
+    ------
+    DataError
+        If it cannot be written (no folder, no permission, disk full).
+    """
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        with open(partial, "xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except OSError as error:
+        raise DataError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        partial.unlink(missing_ok=True)

@@ -1,0 +1,46 @@
+"""MNIST's IDX image files.
+
+Format: big-endian 32-bit magic 2051, number of images, rows, columns, then the bytes.
+Source: Y. LeCun, C. Cortes, C. Burges, "The MNIST database of handwritten digits".
+"""
+
+import struct
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from spdnn.errors import DataError
+from spdnn.io.triples import read_bytes
+
+IMAGES_MAGIC = 2051
+LABELS_MAGIC = 2049
+_HEADER = struct.Struct(">4I")
+
+
+def read_images(path: Path) -> npt.NDArray[np.uint8]:
+    """Read the images of an IDX file, packed (``.gz``) or not.
+
+    Returns
+    -------
+    ndarray, shape (n_images, rows, columns), uint8
+
+    Raises
+    ------
+    DataError
+        If the file is damaged or holds something else than images.
+    """
+    data = read_bytes(path)
+    if len(data) < _HEADER.size:
+        raise DataError(f"{path}: not an IDX image file (only {len(data)} bytes)")
+    magic, n_images, rows, columns = _HEADER.unpack_from(data)
+    if magic == LABELS_MAGIC:
+        raise DataError(f"{path}: this IDX file holds labels; the images file is needed")
+    if magic != IMAGES_MAGIC:
+        raise DataError(f"{path}: not an IDX image file (magic {magic}, expected {IMAGES_MAGIC})")
+    n_bytes = _HEADER.size + n_images * rows * columns
+    if len(data) != n_bytes:
+        raise DataError(
+            f"{path}: damaged IDX file: {len(data)} bytes, where its header says {n_bytes}"
+        )
+    return np.frombuffer(data, dtype=np.uint8, offset=_HEADER.size).reshape(n_images, rows, columns)

@@ -1,0 +1,292 @@
+"""The binary store: one file a network, one for inputs, mapped into memory.
+
+A store is an uncompressed zip archive of ``.npy`` members, each aligned to 64 bytes, plus one
+JSON member that says what it is. `numpy.load` and any unzip program read it. zip's CRC-32
+of every member is its checksum, checked once, when the member is first used; a store that was cut
+short has no directory and is refused at once.
+"""
+
+import io
+import json
+import mmap
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from spdnn.errors import DataError
+from spdnn.features import Features, index_dtype
+from spdnn.io.files import whole_file
+from spdnn.network import Layer, LayerSequence, Network
+
+SUFFIX = ".spdnn"
+VERSION = 1
+"""Of the layout described here; a reader refuses any other."""
+
+ALIGNMENT = 64
+"""Bytes: a cache line, and the widest vector."""
+
+_HEADER_MEMBER = "spdnn.json"
+_LOCAL_HEADER_BYTES = 30
+_ZIP64_EXTRA_BYTES = 20
+_ALIGNMENT_FIELD = 0xD935
+"""Extra field that other tools write for alignment, too."""
+
+
+class StoreWriter:
+    """Adds arrays to a store that is being written into `file`."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._zip = zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True)
+
+    def __enter__(self) -> "StoreWriter":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self._zip.close()
+
+    def header(self, kind: str, facts: Mapping[str, Any]) -> None:
+        """Write the JSON member: what the store is, and `facts`."""
+        text = json.dumps({"spdnn": kind, "version": VERSION, **facts})
+        self._zip.writestr(zipfile.ZipInfo(_HEADER_MEMBER), text)
+
+    def add(self, name: str, array: npt.NDArray[Any]) -> None:
+        """Write one array as member ``{name}.npy``, its data aligned."""
+        array = np.ascontiguousarray(array)
+        header = io.BytesIO()
+        np.lib.format.write_array_header_1_0(
+            header, np.lib.format.header_data_from_array_1_0(array)
+        )
+        info = zipfile.ZipInfo(f"{name}.npy")
+        info.file_size = header.tell() + array.nbytes
+        is_zip64 = info.file_size * 1.05 > zipfile.ZIP64_LIMIT
+        file = self._zip.fp
+        assert file is not None
+        start = file.tell() + _LOCAL_HEADER_BYTES + len(info.filename.encode())
+        start += _ZIP64_EXTRA_BYTES * is_zip64 + header.tell()
+        n_padding = -start % ALIGNMENT
+        if 0 < n_padding < 4:  # an extra field has a header of 4 bytes
+            n_padding += ALIGNMENT
+        if n_padding:
+            info.extra = struct.pack("<HH", _ALIGNMENT_FIELD, n_padding - 4).ljust(n_padding, b"\0")
+        with self._zip.open(info, "w", force_zip64=is_zip64) as member:
+            member.write(header.getvalue())
+            member.write(memoryview(array).cast("B") if array.size else b"")
+
+
+class Store:
+    """An open store: arrays by name, mapped, checked against their checksum at first use.
+
+    Parameters
+    ----------
+    path : Path
+    kind : str
+        What it must hold, "network" or "features".
+
+    Raises
+    ------
+    DataError
+        If it is no store, one of another kind or version, damaged or cut short.
+    """
+
+    def __init__(self, path: Path, kind: str) -> None:
+        self.path = path
+        try:
+            with open(path, "rb") as file:
+                # A private copy: arrays are writable like any other, the file never changes.
+                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+                with zipfile.ZipFile(file) as archive:
+                    self._members = {info.filename: info for info in archive.infolist()}
+        except OSError as error:
+            raise DataError(f"{path}: {error.strerror or error}") from error
+        except (zipfile.BadZipFile, ValueError) as error:
+            raise DataError(f"{path}: not a store, or one that was cut short ({error})") from error
+        self._checked: set[str] = set()
+        try:
+            self.facts = json.loads(bytes(self._bytes(_HEADER_MEMBER)))
+            found, version = self.facts["spdnn"], self.facts["version"]
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(f"{path}: not a store of spdnn") from error
+        if version != VERSION:
+            raise DataError(
+                f"{path}: store of version {version}, this program reads version {VERSION}; "
+                "make it anew with 'spdnn data convert'"
+            )
+        if found != kind:
+            raise DataError(f"{path}: this store holds {found}, not {kind}")
+
+    def __contains__(self, name: str) -> bool:
+        return f"{name}.npy" in self._members
+
+    def _bytes(self, member: str) -> memoryview:
+        info = self._members.get(member)
+        if info is None:
+            raise DataError(f"{self.path}: damaged store: {member} is missing")
+        n_name, n_extra = struct.unpack_from("<HH", self._map, info.header_offset + 26)
+        start = info.header_offset + _LOCAL_HEADER_BYTES + n_name + n_extra
+        data = memoryview(self._map)[start : start + info.file_size]
+        if member not in self._checked:
+            if len(data) != info.file_size or zlib.crc32(data) != info.CRC:
+                raise DataError(f"{self.path}: damaged store: checksum of {member} is wrong")
+            self._checked.add(member)
+        return data
+
+    def array(self, name: str) -> npt.NDArray[Any]:
+        """One array, mapped.
+
+        Raises
+        ------
+        DataError
+            If it is missing or its checksum is wrong.
+        """
+        data = self._bytes(f"{name}.npy")
+        head = io.BytesIO(data[: 4 * ALIGNMENT])
+        np.lib.format.read_magic(head)
+        shape, _, dtype = np.lib.format.read_array_header_1_0(head)
+        return np.frombuffer(data, dtype=dtype, offset=head.tell()).reshape(shape)
+
+
+def write_network(
+    path: Path,
+    network: Network,
+    *,
+    is_official: bool = False,
+    progress: Callable[[float], None] | None = None,
+) -> None:
+    """Write a network into a store, a layer at a time.
+
+    Indices take 16 bits where they can, weights that are all equal are kept once.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be written; then nothing is left of it.
+    """
+    facts = []
+    with whole_file(path) as file, StoreWriter(file) as store:
+        for index, layer in enumerate(network.layers):
+            weights = layer.weights
+            data = weights.data
+            is_constant = data.size > 0 and (data == data[0]).all()
+            store.add(f"{index}/indptr", weights.indptr)
+            store.add(f"{index}/indices", weights.indices.astype(index_dtype(layer.n_outputs)))
+            store.add(f"{index}/weights", data[:1] if is_constant else data)
+            store.add(f"{index}/bias", layer.bias)
+            facts.append(
+                {
+                    "ymax": layer.ymax,
+                    "activation": layer.activation,
+                    "bias_rule": layer.bias_rule,
+                }
+            )
+            if progress is not None:
+                progress((index + 1) / network.n_layers)
+        store.header(
+            "network",
+            {
+                "name": network.name,
+                "official": is_official,
+                "shapes": network.shapes,
+                "edges": network.layer_edges,
+                "layers": facts,
+            },
+        )
+
+
+class StoredLayers(LayerSequence):
+    """The layers of a store, each mapped when it is asked for."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._facts = store.facts["layers"]
+        self._constant = np.empty(0, dtype=np.float32)
+        self.shapes = tuple((int(n), int(m)) for n, m in store.facts["shapes"])
+        self.edges = tuple(map(int, store.facts["edges"]))
+
+    def layer(self, index: int) -> Layer:
+        """Read layer `index`, counted from 0."""
+        store = self._store
+        indices = store.array(f"{index}/indices").astype(np.int32)
+        data = store.array(f"{index}/weights")
+        if data.size != indices.size:
+            if self._constant.size != indices.size or self._constant[0] != data[0]:
+                # Layers in a row mostly share their weight: they then share this array, too.
+                self._constant = np.full(indices.size, data[0], dtype=np.float32)
+            data = self._constant
+        parts = (data, indices, store.array(f"{index}/indptr"))
+        try:
+            weights = sp.csr_array(parts, shape=self.shapes[index])
+            return Layer(weights, store.array(f"{index}/bias"), **self._facts[index])
+        except ValueError as error:
+            raise DataError(f"{store.path}, layer {index + 1}: damaged store ({error})") from error
+
+
+def read_network(path: Path) -> tuple[Network, bool]:
+    """Open the network of a store; its layers are read when they are used.
+
+    Returns
+    -------
+    Network
+    bool
+        Whether it was an official network when it was written.
+
+    Raises
+    ------
+    DataError
+        If it is not a network's store, or damaged.
+    """
+    store = Store(path, "network")
+    return Network(StoredLayers(store), name=store.facts["name"]), bool(store.facts["official"])
+
+
+def write_features(path: Path, features: Features, *, is_official: bool = False) -> None:
+    """Write features into a store.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be written; then nothing is left of it.
+    """
+    first, last = int(features.indptr[0]), int(features.indptr[-1])
+    with whole_file(path) as file, StoreWriter(file) as store:
+        store.header("features", {"n_neurons": features.n_neurons, "official": is_official})
+        store.add("indptr", features.indptr - first)
+        store.add("indices", features.indices[first:last])
+        if features.values is not None:
+            store.add("values", features.values[first:last])
+
+
+def read_features(path: Path) -> tuple[Features, bool]:
+    """Open the features of a store.
+
+    Returns
+    -------
+    Features
+        Mapped, not copied.
+    bool
+        Whether they were official inputs when they were written.
+
+    Raises
+    ------
+    DataError
+        If it is not a store of features, or damaged.
+    """
+    store = Store(path, "features")
+    values = store.array("values") if "values" in store else None
+    features = Features(
+        int(store.facts["n_neurons"]), store.array("indptr"), store.array("indices"), values
+    )
+    return features, bool(store.facts["official"])

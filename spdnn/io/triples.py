@@ -1,0 +1,169 @@
+"""Tab-separated triples, the text form of the challenge's matrices.
+
+pyarrow parses; what it refuses, and what it accepts but a matrix cannot hold, is
+traced back to a line for the message. Only a faulty file is read line by line.
+"""
+
+import gzip
+import math
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.csv
+import scipy.sparse as sp
+
+from spdnn.errors import DataError
+
+BLOCK_BYTES = 4 << 20
+"""What pyarrow hands to a thread at a time; 1 MiB, its own choice, is a third slower here."""
+
+_COLUMNS = {"row": pa.int32(), "column": pa.int32(), "value": pa.float32()}
+
+
+class Triples(NamedTuple):
+    """Parsed lines: 1-based `row` and `column` (int32) and `value` (float32), as in the file."""
+
+    row: npt.NDArray[np.int32]
+    column: npt.NDArray[np.int32]
+    value: npt.NDArray[np.float32]
+
+
+def read_bytes(path: Path) -> bytes:
+    """Content of a file, unpacked if its name ends in ``.gz``.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read or is damaged.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or error}") from error
+    return gunzip(data, str(path)) if path.suffix == ".gz" else data
+
+
+def gunzip(data: bytes, name: str) -> bytes:
+    """Unpack gzip `data`; `name` is for the message of a DataError."""
+    try:
+        return gzip.decompress(data)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{name}: damaged or truncated gzip file ({error})") from error
+
+
+def parse_triples(data: bytes, name: str) -> Triples:
+    """Parse lines ``row<TAB>column<TAB>value``; CRLF and a missing last newline are fine.
+
+    Parameters
+    ----------
+    data : bytes
+        The text, unpacked.
+    name : str
+        The file's name, for messages.
+
+    Raises
+    ------
+    DataError
+        With the number of the first line that is not such a triple.
+    """
+    if not data.strip():
+        return Triples(*(np.empty(0, dtype=kind.to_pandas_dtype()) for kind in _COLUMNS.values()))
+    try:
+        table = pa.csv.read_csv(
+            pa.BufferReader(data),
+            read_options=pa.csv.ReadOptions(
+                column_names=list(_COLUMNS), block_size=BLOCK_BYTES, use_threads=True
+            ),
+            parse_options=pa.csv.ParseOptions(delimiter="\t", quote_char=False),
+            convert_options=pa.csv.ConvertOptions(column_types=_COLUMNS, null_values=[]),
+        )
+    except pa.ArrowInvalid as error:
+        raise _first_bad_line(data, name, str(error)) from error
+    triples = Triples(*(table.column(column).to_numpy() for column in _COLUMNS))
+    if not np.isfinite(triples.value).all():
+        index = int(np.flatnonzero(~np.isfinite(triples.value))[0])
+        raise line_error(data, name, index, "the value is NaN or infinite")
+    return triples
+
+
+def triples_to_csr(
+    triples: Triples, data: bytes, name: str, shape: tuple[int, int], what: tuple[str, str]
+) -> sp.csr_array:
+    """Sort triples in any order into a matrix of `shape`, float32, canonical format.
+
+    Parameters
+    ----------
+    triples : Triples
+        What `parse_triples` made of `data`.
+    data, name
+        As in `parse_triples`; only read for a message.
+    shape : (int, int)
+        Largest row and column that the file may name.
+    what : (str, str)
+        What rows and columns are called in messages, such as ``("input", "output")``.
+
+    Raises
+    ------
+    DataError
+        Naming the line, if a triple is out of range, 0-based or named twice.
+    """
+    row, column, value = triples
+    for numbers, size, word in zip((row, column), shape, what, strict=True):
+        if numbers.size and (int(numbers.min()) < 1 or int(numbers.max()) > size):
+            index = int(np.flatnonzero((numbers < 1) | (numbers > size))[0])
+            text = f"{word} {numbers[index]} is outside of 1..{size}"
+            if numbers[index] == 0:
+                text += " (numbers count from 1)"
+            raise line_error(data, name, index, text)
+    matrix = sp.coo_array((value, (row - 1, column - 1)), shape=shape).tocsr()
+    if matrix.nnz != value.size:
+        key = (row.astype(np.int64) - 1) * shape[1] + column
+        order = np.argsort(key, kind="stable")
+        twice = order[1:][key[order[1:]] == key[order[:-1]]]
+        index = int(twice.min())
+        text = f"{what[0]} {row[index]}, {what[1]} {column[index]} is named a second time"
+        raise line_error(data, name, index, text)
+    return matrix
+
+
+def line_error(data: bytes, name: str, index: int, text: str) -> DataError:
+    """Build the error for the triple number `index` (0-based), with its line number (1-based)."""
+    for number, line in enumerate(data.splitlines(), start=1):
+        if line:
+            if index == 0:
+                return DataError(f"{name}, line {number}: {text}")
+            index -= 1
+    return DataError(f"{name}: {text}")
+
+
+def _first_bad_line(data: bytes, name: str, reason: str) -> DataError:
+    kinds: tuple[tuple[str, Callable[[bytes], float], float], ...] = (
+        ("row", int, 2**31 - 1),
+        ("column", int, 2**31 - 1),
+        ("value", float, math.inf),
+    )
+    for number, line in enumerate(data.splitlines(), start=1):
+        if not line:
+            continue
+        fields = line.split(b"\t")
+        if len(fields) != 3:
+            text = f"expected 3 tab-separated fields, found {len(fields)}"
+            return DataError(f"{name}, line {number}: {text}: {_shown(line)}")
+        for field, (word, kind, largest) in zip(fields, kinds, strict=True):
+            try:
+                parsed = kind(field)
+            except ValueError:
+                parsed = math.nan
+            if math.isnan(parsed) or abs(parsed) > largest:
+                text = f"{word} {_shown(field)} is not a number in range"
+                return DataError(f"{name}, line {number}: {text}")
+    return DataError(f"{name}: not a file of tab-separated triples ({reason.splitlines()[0]})")
+
+
+def _shown(field: bytes) -> str:
+    return repr(field[:40].decode("utf-8", "replace"))

@@ -1,0 +1,190 @@
+"""The published text files: layers, inputs and categories, packed or not."""
+
+import os
+import re
+import tarfile
+import zlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from spdnn import challenge
+from spdnn.errors import DataError
+from spdnn.features import Features, index_dtype
+from spdnn.io.triples import gunzip, parse_triples, read_bytes, triples_to_csr
+from spdnn.network import Layer, Network
+
+ARCHIVE_SUFFIXES = (".tar.gz", ".tgz", ".tar")
+
+_LAYER_NAME = re.compile(r"n(\d+)-l(\d+)\.tsv(?:\.gz)?")
+
+
+def read_layers(
+    path: Path,
+    neurons: int,
+    layers: int,
+    make_layer: Callable[[Any], Layer],
+    progress: Callable[[int], None] | None = None,
+) -> Network:
+    """Read layers 1 to `layers` of `neurons` neurons in the published layout.
+
+    Parameters
+    ----------
+    path : Path
+        A folder holding ``n{N}-l{l}.tsv`` (or ``.tsv.gz``) files, a folder holding
+        ``neuron{N}/`` with them, or a tar archive (``.tar``, ``.tar.gz``, ``.tgz``) of them
+        in any order.
+    neurons, layers : int
+        Size of the square layers and how many to read.
+    make_layer : callable
+        Makes a Layer from its weights (csr_array, float32).
+    progress : callable, optional
+        Called with the number of layers read so far.
+
+    Raises
+    ------
+    DataError
+        If a layer file is missing, or one is malformed (with file and line).
+    """
+    is_archive = path.name.endswith(ARCHIVE_SUFFIXES)
+    members = _archive_members(path) if is_archive else _folder_members(path, neurons)
+    shape = (neurons, neurons)
+
+    def parse(name: str, read: Callable[[], bytes]) -> Layer:
+        data = read()
+        if name.endswith(".gz"):
+            data = gunzip(data, name)
+        triples = parse_triples(data, name)
+        weights = triples_to_csr(triples, data, name, shape, ("input", "output"))
+        try:
+            return make_layer(weights)
+        except DataError as error:
+            raise DataError(f"{name}: {error}") from error
+
+    parsed: dict[int, Future[Layer]] = {}
+    sizes_seen: set[int] = set()
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        try:
+            for name, read in members:
+                match = _LAYER_NAME.fullmatch(Path(name).name)
+                if match is None:
+                    continue
+                sizes_seen.add(int(match[1]))
+                index = int(match[2])
+                if int(match[1]) == neurons and 1 <= index <= layers and index not in parsed:
+                    parsed[index] = pool.submit(parse, name, read)
+            missing = [index for index in range(1, layers + 1) if index not in parsed]
+            if missing:
+                raise _missing_layers(path, neurons, layers, missing, sizes_seen)
+            result = []
+            for index in range(1, layers + 1):
+                result.append(parsed[index].result())
+                if progress is not None:
+                    progress(index)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return Network(result, name=path.name)
+
+
+def _missing_layers(
+    path: Path, neurons: int, layers: int, missing: list[int], sizes_seen: set[int]
+) -> DataError:
+    first = challenge.layer_file(neurons, missing[0])
+    text = f"{path}: layer {missing[0]} of {layers} is missing (no {first} in it)"
+    if len(missing) > 1:
+        text += f", and {len(missing) - 1} more"
+    if sizes_seen and neurons not in sizes_seen:
+        text += f"; it holds layers of {', '.join(map(str, sorted(sizes_seen)))} neurons"
+    return DataError(text)
+
+
+def _folder_members(path: Path, neurons: int) -> Iterator[tuple[str, Callable[[], bytes]]]:
+    folder = path / challenge.weights_folder(neurons)
+    if not folder.is_dir():
+        folder = path
+    try:
+        files = sorted(folder.iterdir())
+    except OSError as error:
+        raise DataError(f"{folder}: {error.strerror or error}") from error
+    for file in files:
+        yield str(file), file.read_bytes
+
+
+def _archive_members(path: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
+    """Yield the files of a tar archive in one pass, unpacked in the caller's thread."""
+    try:
+        with tarfile.open(path, mode="r|*") as archive:
+            for member in archive:
+                if not member.isfile() or _LAYER_NAME.fullmatch(Path(member.name).name) is None:
+                    continue
+                file = archive.extractfile(member)
+                data = file.read() if file is not None else b""
+                if len(data) != member.size:
+                    raise DataError(f"{path}: truncated archive, in {member.name}")
+                yield f"{path.name}:{member.name}", partial(bytes, data)
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or error}") from error
+    except (tarfile.TarError, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: damaged or truncated archive ({error})") from error
+
+
+def read_inputs(path: Path, neurons: int) -> Features:
+    """Read an inputs file, lines ``image<TAB>neuron<TAB>value``, 1-based, in any order.
+
+    Parameters
+    ----------
+    path : Path
+        ``.tsv`` or ``.tsv.gz``.
+    neurons : int
+        Input neurons of the network.
+
+    Returns
+    -------
+    Features
+        As many as the largest image number that the file names.
+
+    Raises
+    ------
+    DataError
+        If a line is malformed (with its number).
+    """
+    data, name = read_bytes(path), str(path)
+    triples = parse_triples(data, name)
+    n_images = int(triples.row.max(initial=0))
+    csr = triples_to_csr(triples, data, name, (n_images, neurons), ("image", "neuron"))
+    csr.eliminate_zeros()
+    values = None if (csr.data == 1).all() else csr.data
+    indices = csr.indices.astype(index_dtype(neurons))
+    return Features(neurons, csr.indptr.astype(np.int64), indices, values)
+
+
+def read_categories(path: Path) -> npt.NDArray[np.int64]:
+    """Read a truth file: one 1-based number a line; returned ascending, each once, int64.
+
+    Raises
+    ------
+    DataError
+        If a line is not a positive number or a number stands twice.
+    """
+    data = read_bytes(path)
+    numbers: list[int] = []
+    for number, line in enumerate(data.splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            numbers.append(int(line))
+        except ValueError:
+            text = line[:40].decode("utf-8", "replace")
+            raise DataError(f"{path}, line {number}: {text!r} is not a feature number") from None
+        if numbers[-1] < 1:
+            raise DataError(f"{path}, line {number}: feature numbers count from 1")
+    categories = np.unique(np.array(numbers, dtype=np.int64))
+    if categories.size != len(numbers):
+        raise DataError(f"{path}: a feature number is named twice")
+    return categories

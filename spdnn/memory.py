@@ -1,0 +1,40 @@
+"""How much memory there is, asked for before work starts."""
+
+from pathlib import Path
+
+from spdnn.errors import DeviceError
+
+_MEMINFO = Path("/proc/meminfo")
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def available_bytes() -> int:
+    """Memory that this process may still take, in bytes: the machine's, or its control group's."""
+    available = 1 << 62
+    try:
+        for line in _MEMINFO.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                available = int(line.split()[1]) * 1024
+        limit = (_CGROUP / "memory.max").read_text().strip()
+        if limit != "max":
+            used = int((_CGROUP / "memory.current").read_text())
+            available = min(available, max(0, int(limit) - used))
+    except (OSError, ValueError):
+        pass  # not Linux with cgroup v2: the machine's own figure, or none, has to do
+    return available
+
+
+def require_bytes(n_bytes: int, what: str, hint: str) -> None:
+    """Refuse work that does not fit.
+
+    Raises
+    ------
+    DeviceError
+        If fewer than `n_bytes` are available; `what` needs them, `hint` says what to do.
+    """
+    available = available_bytes()
+    if n_bytes > available:
+        raise DeviceError(
+            f"{what} needs {n_bytes / 2**30:.1f} GiB of memory, "
+            f"{available / 2**30:.1f} GiB are available: {hint}"
+        )

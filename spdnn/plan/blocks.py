@@ -1,0 +1,151 @@
+"""Cutting a layer into blocks of output neurons, the unit of work of the CPU kernels.
+
+A block is up to `MAX_ROWS` outputs. In a *shared* block they have the same inputs, named once: a
+small dense product. The others form *sliced ELL* blocks: outputs of equal degree, each with inputs
+of its own, so that nothing is padded. Outputs are renumbered in the order of their blocks, which
+puts what is computed together side by side, and the next layer's inputs follow.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from spdnn.jit import jit
+from spdnn.plan.groups import group_columns
+
+MAX_ROWS = 8
+"""Outputs of a block. Blocks have 8, 4, 2 or 1 rows: one compiled kernel each."""
+
+N_ROWS, N_INPUTS, INDEX_START, WEIGHT_START, IS_SHARED = range(5)
+"""Columns of the block table."""
+
+
+class LayerBlocks(NamedTuple):
+    """The blocks of one layer.
+
+    Attributes
+    ----------
+    table : ndarray, shape (n_blocks, 5), int64
+        Rows, inputs a row, where its indices and weights begin, and whether indices are shared.
+    indices : ndarray, int32
+        Positions of inputs: ``[k]`` in a shared block, ``[k, row]`` in an ELL block.
+    weights : ndarray, float32
+        ``[k, row]``.
+    order : ndarray, shape (n_outputs,), int32
+        The output neuron at each position: block after block.
+    """
+
+    table: npt.NDArray[np.int64]
+    indices: npt.NDArray[np.int32]
+    weights: npt.NDArray[np.float32]
+    order: npt.NDArray[np.int32]
+
+
+def cut_layer(weights: sp.csr_array, input_position: npt.NDArray[np.int32]) -> LayerBlocks:
+    """Cut a layer into blocks.
+
+    Parameters
+    ----------
+    weights : csr_array, shape (n_inputs, n_outputs), float32
+    input_position : ndarray, shape (n_inputs,), int32
+        Where each input stands, from the order of the layer before.
+    """
+    columns = weights.tocsc()
+    group, n_groups = group_columns(columns.indptr, columns.indices)
+    group_size = np.bincount(group, minlength=n_groups)
+    is_alone = group_size[group] == 1
+    degree = np.diff(columns.indptr)
+    # Groups in the order of their first output, then the others by degree.
+    order = np.lexsort((np.where(is_alone, degree, group), is_alone)).astype(np.int32)
+    n_shared = int(np.count_nonzero(~is_alone))
+    # A run of outputs that may share a block: a group, or a degree.
+    key = np.where(is_alone, degree, group)[order]
+    is_start = np.diff(key, prepend=-1) != 0
+    is_start[n_shared : n_shared + 1] = True
+    starts = np.flatnonzero(is_start)
+    run_starts = np.append(starts, order.size).astype(np.int64)
+    table, n_indices = _block_table(run_starts, n_shared, degree[order].astype(np.int64))
+    indices = np.empty(n_indices, dtype=np.int32)
+    block_weights = np.empty(columns.nnz, dtype=np.float32)
+    _fill_blocks(
+        table,
+        order,
+        columns.indptr,
+        columns.indices,
+        columns.data,
+        input_position,
+        indices,
+        block_weights,
+    )
+    return LayerBlocks(table, indices, block_weights, order)
+
+
+@jit
+def _block_table(
+    run_starts: npt.NDArray[np.int64], n_shared: int, degree: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], int]:
+    """Cut runs of outputs into blocks of 8, 4, 2 and 1 rows; also count the indices."""
+    n_blocks = 0
+    for run in range(run_starts.size - 1):
+        n_left = run_starts[run + 1] - run_starts[run]
+        n_blocks += n_left // MAX_ROWS
+        n_left %= MAX_ROWS
+        while n_left:
+            n_left &= n_left - 1
+            n_blocks += 1
+    table = np.empty((n_blocks, 5), dtype=np.int64)
+    block = 0
+    n_indices = 0
+    n_weights = 0
+    for run in range(run_starts.size - 1):
+        row = run_starts[run]
+        n_inputs = degree[row]
+        is_shared = row < n_shared
+        index_start = n_indices
+        while row < run_starts[run + 1]:
+            n_rows = MAX_ROWS
+            while n_rows > run_starts[run + 1] - row:
+                n_rows //= 2
+            table[block, N_ROWS] = n_rows
+            table[block, N_INPUTS] = n_inputs
+            table[block, INDEX_START] = index_start if is_shared else n_indices
+            table[block, WEIGHT_START] = n_weights
+            table[block, IS_SHARED] = is_shared
+            if not is_shared:
+                n_indices += n_rows * n_inputs
+            n_weights += n_rows * n_inputs
+            row += n_rows
+            block += 1
+        if is_shared:
+            n_indices += n_inputs
+    return table, n_indices
+
+
+@jit
+def _fill_blocks(
+    table: npt.NDArray[np.int64],
+    order: npt.NDArray[np.int32],
+    indptr: npt.NDArray[Any],
+    inputs: npt.NDArray[np.int32],
+    values: npt.NDArray[np.float32],
+    input_position: npt.NDArray[np.int32],
+    indices: npt.NDArray[np.int32],
+    weights: npt.NDArray[np.float32],
+) -> None:
+    """Write the indices and weights of every block, for `table` from `_block_table`."""
+    position = 0
+    for block in range(table.shape[0]):
+        n_rows, n_inputs = table[block, N_ROWS], table[block, N_INPUTS]
+        is_shared = table[block, IS_SHARED]
+        for row in range(n_rows):
+            start = indptr[order[position]]
+            for k in range(n_inputs):
+                entry = k * n_rows + row
+                weights[table[block, WEIGHT_START] + entry] = values[start + k]
+                if not is_shared:
+                    indices[table[block, INDEX_START] + entry] = input_position[inputs[start + k]]
+                elif row == 0:
+                    indices[table[block, INDEX_START] + k] = input_position[inputs[start + k]]
+            position += 1

@@ -1,0 +1,1 @@
+"""The official networks and inputs from their recipes, and a demonstration's digits."""

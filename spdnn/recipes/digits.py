@@ -1,0 +1,69 @@
+"""Real digits without a download: the images that scikit-learn ships, for demonstrations.
+
+They are not the official inputs: 1797 images of 8 x 8 pixels, enlarged by the
+official recipe and repeated with small shifts.
+Source: E. Alpaydin, C. Kaynak, "Optical Recognition of Handwritten Digits", UCI, 1998.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from spdnn.errors import DataError
+from spdnn.features import Features
+from spdnn.recipes.images import enlarge
+from spdnn.recipes.mnist import image_side
+
+LARGEST_SHIFT = 3
+"""Pixels of a 32 x 32 image; larger images shift in proportion."""
+
+
+def digit_features(neurons: int, features: int) -> Features:
+    """Make `features` inputs from scikit-learn's digits.
+
+    Parameters
+    ----------
+    neurons : int
+        An even square not under 8 * 8.
+    features : int
+        The images repeat, in order, each time shifted by another small step.
+
+    Raises
+    ------
+    DataError
+        If scikit-learn is not installed.
+    """
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as error:
+        raise DataError(
+            "the digits need scikit-learn: pip install 'spdnn[demo]', or give --inputs"
+        ) from error
+    side = image_side(neurons)
+    grey = load_digits().images  # shape (1797, 8, 8), 0..16
+    base = enlarge(np.rint(grey * (255 / 16)).astype(np.uint8), side)
+    n_images = base.n_features
+    shifts = _shifts(max(1, side // 32))
+    n_rounds = -(-features // n_images)
+    rounds = [_shifted(base, side, *shifts[i % len(shifts)]) for i in range(n_rounds)]
+    offsets = np.cumsum([0] + [part.n_nonzeros for part in rounds])
+    indptr = np.concatenate(
+        [[0]] + [part.indptr[1:] + offset for part, offset in zip(rounds, offsets, strict=False)]
+    )
+    indices = np.concatenate([part.indices for part in rounds] or [base.indices[:0]])
+    return Features(neurons, indptr, indices).part(0, features)
+
+
+def _shifts(step: int) -> list[tuple[int, int]]:
+    """All (column, row) shifts up to `LARGEST_SHIFT` steps, the small ones first."""
+    reach = range(-LARGEST_SHIFT, LARGEST_SHIFT + 1)
+    by_length = sorted((c * c + r * r, c, r) for c in reach for r in reach)
+    return [(column * step, row * step) for _, column, row in by_length]
+
+
+def _shifted(base: Features, side: int, by_columns: int, by_rows: int) -> Features:
+    """Move every image; what leaves it is lost."""
+    column, row = np.divmod(base.indices.astype(np.int32), side)
+    column, row = column + by_columns, row + by_rows
+    kept: npt.NDArray[np.bool_] = (column >= 0) & (column < side) & (row >= 0) & (row < side)
+    before = np.concatenate([[0], np.cumsum(kept)])
+    return Features(base.n_neurons, before[base.indptr], (column * side + row)[kept])

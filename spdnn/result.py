@@ -1,0 +1,98 @@
+"""What a run gives: categories, counters a layer, times by phase."""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+
+class LayerCount(NamedTuple):
+    """Counters of one layer: live features after it, and edges evaluated in it."""
+
+    live: int
+    edges_evaluated: int
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """Seconds by phase; `total` is the whole run as the user waited for it."""
+
+    read: float = 0.0
+    compile: float = 0.0
+    plan: float = 0.0
+    inference: float = 0.0
+    total: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What inference found.
+
+    Attributes
+    ----------
+    live : ndarray, shape (n_live,), int64
+        Live features after the last layer, counted from 0, ascending.
+    activations : ndarray, shape (n_live, n_outputs), or None
+        Their activations, row by row as in `live`, where they were asked for; float32, from
+        the reference float64.
+    layers : tuple of LayerCount
+        A row a layer.
+    seconds : Seconds
+    engine, mode : str
+    threads, ranks : int
+    n_features, n_edges : int
+        Input features, and stored weights of all layers.
+    """
+
+    live: npt.NDArray[np.int64]
+    activations: npt.NDArray[np.float32] | npt.NDArray[np.float64] | None
+    layers: tuple[LayerCount, ...]
+    seconds: Seconds
+    engine: str
+    mode: str
+    threads: int
+    ranks: int
+    n_features: int
+    n_edges: int
+
+    @property
+    def categories(self) -> npt.NDArray[np.int64]:
+        """Live features counted from 1, ascending, as in the challenge's files."""
+        return self.live + 1
+
+    @property
+    def edges_per_second(self) -> float:
+        """The challenge's rate: all edges times all input features, by inference seconds."""
+        seconds = self.seconds.inference
+        return self.n_edges * self.n_features / seconds if seconds > 0 else 0.0
+
+
+def categories_text(categories: Iterable[int]) -> bytes:
+    """Return the content of a categories file: one number a line, as published."""
+    return "".join(f"{category}\n" for category in categories).encode()
+
+
+def categories_sha256(categories: Iterable[int]) -> str:
+    """sha256 of the bytes of the categories' file, in hexadecimal."""
+    return hashlib.sha256(categories_text(categories)).hexdigest()
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Categories against the truth: what is missing from them, and what is extra."""
+
+    missing: npt.NDArray[np.int64]
+    extra: npt.NDArray[np.int64]
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether both are the same set."""
+        return not (self.missing.size or self.extra.size)
+
+
+def compare(categories: npt.NDArray[np.int64], truth: npt.NDArray[np.int64]) -> Comparison:
+    """Compare two sets of categories, whole."""
+    return Comparison(np.setdiff1d(truth, categories), np.setdiff1d(categories, truth))

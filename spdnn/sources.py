@@ -1,0 +1,246 @@
+"""Where networks, features and truth come from: a path, a word, or what a data folder holds."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from spdnn import challenge
+from spdnn.errors import DataError
+from spdnn.features import Features
+from spdnn.io import store, tsv
+from spdnn.network import Layer, Network
+from spdnn.recipes.digits import digit_features
+from spdnn.recipes.mnist import IMAGES_FILE, mnist_features
+from spdnn.recipes.radixnet import equals_recipe, official_network
+
+Progress = Callable[[float], None]
+
+RECIPE = "recipe"
+DIGITS = "digits"
+_PACKED = ("", ".gz")
+
+
+@dataclass(frozen=True)
+class SourcedNetwork:
+    """A network, and whether every weight, bias and cap is the official one."""
+
+    network: Network
+    source: str
+    is_official: bool
+
+
+@dataclass(frozen=True)
+class SourcedFeatures:
+    """Features, and whether they are the official inputs (or the first of them)."""
+
+    features: Features
+    source: str
+    is_official: bool
+
+
+def open_network(
+    source: str,
+    neurons: int | None = None,
+    layers: int | None = None,
+    bias: float | None = None,
+    ymax: float | None = challenge.YMAX,
+    progress: Progress | None = None,
+) -> SourcedNetwork:
+    """Read or make a network.
+
+    Parameters
+    ----------
+    source : str
+        "recipe", or the path of a store, of a folder of published layer files, or of a tar
+        archive of them.
+    neurons, layers : int, optional
+        Size of the network; only a store can tell them itself. Fewer layers than
+        there are may be asked for.
+    bias : float, optional
+        Of every neuron; the official one of that size where not given. A store has its own.
+    ymax : float or None
+        Cap of the activations. A store has its own.
+    progress : callable, optional
+        Called with the fraction read.
+
+    Raises
+    ------
+    DataError
+        If it is not there, damaged, or of another size.
+    """
+    path = Path(source)
+    if source != RECIPE and path.suffix == store.SUFFIX:
+        return _stored_network(path, neurons, layers, bias)
+    if neurons is None or layers is None:
+        raise DataError(f"{source}: say how many neurons and layers the network has")
+    if neurons < 1 or layers < 1:
+        raise DataError(f"a network of {neurons} neurons and {layers} layers cannot be")
+    if source == RECIPE:
+        is_official = _is_official(neurons, bias, ymax)
+        return SourcedNetwork(official_network(neurons, layers, bias, ymax), RECIPE, is_official)
+    if bias is None:
+        if neurons not in challenge.SIZES:
+            raise DataError(f"{neurons} neurons have no official bias: give one")
+        bias = challenge.SIZES[neurons].bias
+    value = bias
+
+    def make_layer(weights: Any) -> Layer:
+        return Layer(weights, np.float32(value), ymax)
+
+    def layers_read(count: int) -> None:
+        if progress is not None:
+            progress(count / layers)
+
+    if not path.exists():
+        raise DataError(f"{source}: no such file or folder (or the word {RECIPE})")
+    network = tsv.read_layers(path, neurons, layers, make_layer, layers_read)
+    is_official = _is_official(neurons, bias, ymax) and equals_recipe(network)
+    return SourcedNetwork(network, source, is_official)
+
+
+def _is_official(neurons: int, bias: float | None, ymax: float | None) -> bool:
+    size = challenge.SIZES.get(neurons)
+    return size is not None and bias in (None, size.bias) and ymax == challenge.YMAX
+
+
+def _stored_network(
+    path: Path, neurons: int | None, layers: int | None, bias: float | None
+) -> SourcedNetwork:
+    if bias is not None:
+        raise DataError(f"{path}: a store keeps its own bias; convert its source with another one")
+    network, is_official = store.read_network(path)
+    if neurons is not None and network.n_inputs != neurons:
+        raise DataError(f"{path}: a network of {network.n_inputs} inputs, not of {neurons}")
+    if layers is not None and layers != network.n_layers:
+        if not 1 <= layers < network.n_layers:
+            raise DataError(f"{path}: it has {network.n_layers} layers, not {layers}")
+        network = Network(network.layers[:layers], network.name)
+    return SourcedNetwork(network, str(path), is_official)
+
+
+def open_features(
+    source: str,
+    neurons: int,
+    count: int | None = None,
+    progress: Progress | None = None,
+    folder: Path = Path("data"),
+) -> SourcedFeatures:
+    """Read or make features.
+
+    Parameters
+    ----------
+    source : str
+        "recipe" (from MNIST's training images in `folder`), "digits" (scikit-learn's, for
+        demonstrations), or the path of a store, of a published inputs file (``.tsv``,
+        ``.tsv.gz``), or of an IDX file of images (MNIST's).
+    neurons : int
+        Inputs of the network.
+    count : int, optional
+        Only the first so many; all that there are (60000 digits) where not given.
+    progress : callable, optional
+        Called with the fraction done.
+    folder : Path
+        Where "recipe" looks for the images.
+
+    Raises
+    ------
+    DataError
+        If it is not there, damaged, of another size, or has fewer than `count` features.
+    """
+    if count is not None and count < 0:
+        raise DataError(f"{count} features cannot be")
+    if source == DIGITS:
+        made = digit_features(neurons, challenge.FEATURES if count is None else count)
+        return SourcedFeatures(made, DIGITS, is_official=False)
+    path = find_images(folder) if source == RECIPE else Path(source)
+    if path is None:
+        raise DataError(f"the recipe's inputs need MNIST's {IMAGES_FILE}[.gz] in {folder}")
+    if not path.is_file():
+        raise DataError(f"{source}: no such file (or the words {RECIPE}, {DIGITS})")
+    name = path.name.removesuffix(".gz")
+    if path.suffix == store.SUFFIX:
+        features, is_official = store.read_features(path)
+        if features.n_neurons != neurons:
+            raise DataError(f"{path}: features of {features.n_neurons} neurons, not of {neurons}")
+    elif name.endswith(".tsv"):
+        features = tsv.read_inputs(path, neurons)
+        size = challenge.SIZES.get(neurons)
+        is_official = (
+            size is not None
+            and features.n_features == challenge.FEATURES
+            and features.n_nonzeros == size.input_nonzeros
+            and features.values is None
+        )
+    else:
+        features, is_official = mnist_features(path, neurons, count, progress)
+    if count is not None:
+        if count > features.n_features:
+            raise DataError(f"{path}: {count} features asked for, but it has {features.n_features}")
+        features = features.part(0, count)
+    return SourcedFeatures(features, source, is_official)
+
+
+def find_weights(folder: Path, neurons: int, layers: int) -> str:
+    """Name the source of a network's weights: what a data folder holds, else the recipe."""
+    base = challenge.weights_folder(neurons)
+    candidates = [folder / f"{base}-l{layers}{store.SUFFIX}", folder / base]
+    candidates += [folder / f"{base}{suffix}" for suffix in tsv.ARCHIVE_SUFFIXES]
+    candidates += [folder / f"{base}-l1-{layers}{suffix}" for suffix in tsv.ARCHIVE_SUFFIXES]
+    return _first_there(candidates) or RECIPE
+
+
+def find_images(folder: Path) -> Path | None:
+    """MNIST's training images in a data folder, if they are there."""
+    found = _first_there([folder / f"{IMAGES_FILE}{packed}" for packed in _PACKED])
+    return None if found is None else Path(found)
+
+
+def find_inputs(folder: Path, neurons: int) -> str:
+    """Name the source of the inputs: what a data folder holds, else the digits."""
+    base = challenge.inputs_file(neurons)
+    candidates = [folder / Path(base).with_suffix(store.SUFFIX)]
+    candidates += [folder / f"{base}{packed}" for packed in _PACKED]
+    candidates += [folder / f"{IMAGES_FILE}{packed}" for packed in _PACKED]
+    return _first_there(candidates) or DIGITS
+
+
+def find_truth(folder: Path, neurons: int, layers: int) -> str | None:
+    """Path of the published categories in a data folder, or None."""
+    return _first_there([folder / challenge.categories_file(neurons, layers)])
+
+
+def _first_there(candidates: list[Path]) -> str | None:
+    return next((str(path) for path in candidates if path.exists()), None)
+
+
+def read_truth(path: str, n_features: int) -> npt.NDArray[np.int64]:
+    """Read the true categories among the first `n_features` features, ascending, 1-based.
+
+    Raises
+    ------
+    DataError
+        If the file is not there or malformed.
+    """
+    categories = tsv.read_categories(Path(path))
+    return categories[categories <= n_features]
+
+
+def read_network(
+    source: str | Path,
+    neurons: int | None = None,
+    layers: int | None = None,
+    *,
+    bias: float | None = None,
+    ymax: float | None = challenge.YMAX,
+) -> Network:
+    """Read a network from files, or make the official one for "recipe"; see `open_network`."""
+    return open_network(str(source), neurons, layers, bias, ymax).network
+
+
+def read_features(source: str | Path, neurons: int, count: int | None = None) -> Features:
+    """Read features from a file, or make them for "digits"; see `open_features`."""
+    return open_features(str(source), neurons, count).features
