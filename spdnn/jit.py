@@ -1,7 +1,15 @@
-"""The one way in which this project compiles functions with numba."""
+"""The one way in which this project compiles functions with numba.
 
+Machine code is kept on disk in a folder of its own for every version of the kernels' sources: numba
+itself only looks at the file that holds a function, not at those whose functions it calls.
+"""
+
+import hashlib
 import logging
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
@@ -9,6 +17,31 @@ import numba
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _log = logging.getLogger(__name__)
 _warned: set[str] = set()
+
+
+def _cache_folder() -> str:
+    """Where compiled kernels are kept: below ``NUMBA_CACHE_DIR``, else the user's cache folder."""
+    package = Path(__file__).parent
+    digest = hashlib.sha256(os.environ.get("SPDNN_VECTORS", "").encode())
+    for file in sorted(package.glob("**/*.py")):
+        digest.update(file.read_bytes())
+    user_cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    base = numba.config.CACHE_DIR or os.path.join(user_cache, "spdnn")
+    return os.path.join(base, f"kernels-{digest.hexdigest()[:16]}")
+
+
+_CACHE_FOLDER = _cache_folder()
+
+
+@contextmanager
+def _own_cache_folder() -> Iterator[None]:
+    """Have numba keep what is decorated meanwhile in this package's own folder."""
+    before = numba.config.CACHE_DIR
+    numba.config.CACHE_DIR = _CACHE_FOLDER
+    try:
+        yield
+    finally:
+        numba.config.CACHE_DIR = before
 
 
 def jit(function: _Function) -> _Function:
@@ -20,7 +53,8 @@ def jit(function: _Function) -> _Function:
     """
     options: dict[str, Any] = {"nogil": True, "fastmath": {"contract"}, "error_model": "numpy"}
     try:
-        compiled: _Function = numba.njit(cache=True, **options)(function)
+        with _own_cache_folder():
+            compiled: _Function = numba.njit(cache=True, **options)(function)
     except RuntimeError as error:  # numba: "cannot cache function ...: no locator available"
         if not _warned:
             _log.warning("compiled kernels are not kept on disk: %s", error)

@@ -41,7 +41,9 @@ def group_columns(
     size = 2
     while size < 2 * n_columns:
         size *= 2
-    slots = np.full(size, _EMPTY, dtype=np.int32)  # the first column of each group met so far
+    slots = np.empty(size, dtype=np.int32)  # the first column of each group met so far
+    for slot in range(size):
+        slots[slot] = _EMPTY
     group = np.empty(n_columns, dtype=np.int32)
     n_groups = 0
     for column in range(n_columns):
