@@ -71,7 +71,7 @@ def vector_shape() -> str:
 VECTOR_SHAPE = vector_shape()
 
 
-@intrinsic(prefer_literal=True)  # type: ignore[misc]
+@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
 def block_sums(
     typing_context: Any,
     rows: Any,
@@ -140,7 +140,7 @@ def block_sums(
             if isinstance(kind, types.Array):
                 value = _data_address(context, builder, kind, value)
             values.append(value)
-        emitter = _Emitter(builder, *shape, index_bytes=indices.dtype.bitwidth // 8)
+        emitter = _Emitter(builder, shape, index_bytes=indices.dtype.bitwidth // 8)
         return emitter.block(*values[len(shape) :])
 
     return signature, codegen
@@ -151,7 +151,7 @@ def _data_address(context: Any, builder: Any, kind: Any, array: Any) -> Any:
     return builder.ptrtoint(context.make_array(kind)(context, builder, array).data, _I64)
 
 
-@intrinsic  # type: ignore[misc]
+@intrinsic  # type: ignore[untyped-decorator]
 def compress_lanes(
     typing_context: Any, source: Any, source_start: Any, bits: Any, target: Any, target_start: Any
 ) -> Any:
@@ -197,18 +197,13 @@ def compress_lanes(
 class _Emitter:
     """Writes the LLVM code of one `block_sums`; addresses are 64-bit numbers, in bytes."""
 
-    def __init__(
-        self, builder: Any, rows: int, vectors: int, width: int, is_shared: int, index_bytes: int
-    ) -> None:
+    def __init__(self, builder: Any, shape: tuple[int, int, int, int], index_bytes: int) -> None:
         self.builder = builder
-        self.rows = rows
-        self.vectors = vectors
-        self.width = width
-        self.is_shared = bool(is_shared)
+        self.rows, self.vectors, self.width, self.is_shared = shape
         self.index_type = ir.IntType(8 * index_bytes)
         self.index_bytes = index_bytes
-        self.vector = ir.VectorType(_F32, width)
-        self.zero = ir.Constant(self.vector, [0.0] * width)
+        self.vector = ir.VectorType(_F32, self.width)
+        self.zero = ir.Constant(self.vector, [0.0] * self.width)
 
     def number(self, value: int) -> Any:
         return ir.Constant(_I64, value)
