@@ -23,11 +23,12 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from spdnn.engines.base import Output, Progress, count_edges
+from spdnn.engines.calibrate import measured_costs
 from spdnn.engines.kernels import tile as kernels
 from spdnn.engines.kernels.vectors import LANES
 from spdnn.errors import PlanError
 from spdnn.features import Features
-from spdnn.memory import require_bytes
+from spdnn.memory import l2_bytes, require_bytes
 from spdnn.network import Layer, Network
 from spdnn.plan.cpu import MAY_DROP, N_OUTPUTS, CpuPlan, plan_edges
 from spdnn.threads import checked_threads
@@ -35,8 +36,8 @@ from spdnn.threads import checked_threads
 POOL_BYTES = 256 << 20
 """Activations that may wait for a stage before it runs."""
 
-TILE_BYTES = 512 << 10
-"""A tile; with the one it is turned into it should stay in a core's L2 cache."""
+L2_SHARE = 0.25
+"""Of a core's L2 cache for a tile: there are two, and weights pass through beside them."""
 
 MAX_TILE = 128
 """Features of a tile at most: beyond, weights are reused enough."""
@@ -96,12 +97,13 @@ class CpuEngine:
         ]
         features = Features(network.n_inputs, np.arange(2), np.zeros(1, np.int32))
         self.run(plan_edges(Network(layers)), features)
+        measured_costs()
 
     def plan(self, network: Network, mode: str) -> CpuPlan:
         """Cut all layers into blocks."""
         if mode not in self.modes:
             raise PlanError(f"engine cpu has no mode {mode}")
-        return plan_edges(network)
+        return plan_edges(network, measured_costs())
 
     def run(
         self,
@@ -121,7 +123,7 @@ class CpuEngine:
 
 def tile_width(n_neurons: int) -> int:
     """Features of a tile for layers of `n_neurons` neurons: a multiple of the kernels' lanes."""
-    fitting = TILE_BYTES // (4 * max(n_neurons, 1))
+    fitting = int(L2_SHARE * l2_bytes()) // (4 * max(n_neurons, 1))
     return max(LANES, min(MAX_TILE, fitting // LANES * LANES))
 
 

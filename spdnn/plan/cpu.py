@@ -10,7 +10,7 @@ import numpy.typing as npt
 from spdnn.features import index_dtype
 from spdnn.memory import require_bytes
 from spdnn.network import Network
-from spdnn.plan.blocks import INDEX_START, WEIGHT_START, cut_layer
+from spdnn.plan.blocks import INDEX_START, TYPICAL_COSTS, WEIGHT_START, BlockCosts, cut_layer
 
 FIRST_BLOCK, END_BLOCK, N_OUTPUTS, BIAS_START, IS_RELU, TESTS_NONZERO, MAY_DROP = range(7)
 """Columns of the layer table."""
@@ -76,8 +76,14 @@ class CpuPlan:
         return len(self.layer_edges)
 
 
-def plan_edges(network: Network) -> CpuPlan:
+def plan_edges(network: Network, costs: BlockCosts = TYPICAL_COSTS) -> CpuPlan:
     """Plan a network for mode ``edges``: every edge is kept.
+
+    Parameters
+    ----------
+    network : Network
+    costs : BlockCosts
+        What the engine's kernels take for a block.
 
     Raises
     ------
@@ -99,7 +105,7 @@ def plan_edges(network: Network) -> CpuPlan:
     order = position
     dtype = index_dtype(network.max_width)
     for number, layer in enumerate(network.layers):
-        cut = cut_layer(layer.weights, position)
+        cut = cut_layer(layer.weights, position, costs)
         order = cut.order
         position = np.empty_like(order)
         position[order] = np.arange(order.size, dtype=np.int32)
