@@ -2,7 +2,11 @@
 
 import argparse
 import math
+import os
 from pathlib import Path
+
+from spdnn.errors import DataError
+from spdnn.sources import OFFICIAL, Cap
 
 
 def positive(text: str) -> int:
@@ -36,10 +40,12 @@ def finite(text: str) -> float:
     return number
 
 
-def cap(text: str) -> float | None:
-    """A positive number, or "none"."""
+def cap(text: str) -> Cap:
+    """A positive number, "none" or "official"."""
     if text == "none":
         return None
+    if text == OFFICIAL:
+        return OFFICIAL
     number = finite(text)
     if number <= 0:
         raise argparse.ArgumentTypeError(f"{text!r} is neither a positive number nor none")
@@ -60,7 +66,11 @@ def add_activation(parser: argparse.ArgumentParser) -> None:
         "--bias", type=finite, metavar="B", help="bias of every neuron (default: the official one)"
     )
     parser.add_argument(
-        "--ymax", type=cap, default=32.0, metavar="Y", help="cap of activations, or none (32)"
+        "--ymax",
+        type=cap,
+        default=OFFICIAL,
+        metavar="Y",
+        help="cap of activations, or none (default: the official one, 32)",
     )
 
 
@@ -72,14 +82,14 @@ def writable(path: Path) -> Path:
     DataError
         If its folder is not there or cannot be written to.
     """
-    import os
-
-    from spdnn.errors import DataError
-
-    if path.is_dir():
-        raise DataError(f"cannot write {path}: it is a folder")
-    if not path.parent.is_dir():
-        raise DataError(f"cannot write {path}: there is no folder {path.parent}")
-    if not os.access(path.parent, os.W_OK):
-        raise DataError(f"cannot write {path}: no permission to write into {path.parent}")
+    try:
+        if path.is_dir():
+            raise DataError(f"cannot write {path}: it is a folder")
+        folder = Path(os.path.realpath(path)).parent
+        if not folder.is_dir():
+            raise DataError(f"cannot write {path}: there is no folder {folder}")
+    except OSError as error:  # a name that is too long
+        raise DataError(f"cannot write {path}: {error.strerror or error}") from error
+    if not os.access(folder, os.W_OK):
+        raise DataError(f"cannot write {path}: no permission to write into {folder}")
     return path
