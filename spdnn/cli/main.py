@@ -5,8 +5,10 @@ cannot, 130 interrupted.
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NoReturn
 
 from spdnn.cli import data, info, run
@@ -47,6 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = make_parser().parse_args(arguments)
     try:
         status: int = parsed.command(parsed)
+        sys.stdout.flush()
     except SpdnnError as error:
         print(f"spdnn: error: {error}", file=sys.stderr)
         return 2
@@ -54,11 +57,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("spdnn: error: out of memory: take fewer --features or --threads", file=sys.stderr)
         return 2
     except BrokenPipeError:
-        sys.stderr.close()
+        return _give_up_output(2)
+    except OSError as error:  # what no other place has put into words
+        print(f"spdnn: error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("spdnn: interrupted", file=sys.stderr)
         return 130
+    return status
+
+
+def _give_up_output(status: int) -> int:
+    """Nobody reads what is printed: let Python's own flush at the end go nowhere."""
+    with open(os.devnull, "wb") as nowhere, suppress(OSError, ValueError):
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
     return status
 
 
