@@ -226,7 +226,7 @@ def read_categories(path: Path) -> npt.NDArray[np.int64]:
         if not text:
             continue
         # isdigit first: int() takes more than digits. 18 of them always fit into 64 bits.
-        if not text.lstrip(b"-").isdigit() or len(text) > 18:
+        if not text.removeprefix(b"-").isdigit() or len(text) > 18:
             shown = line[:40].decode("utf-8", "replace")
             raise DataError(f"{path}, line {number}: {shown!r} is not a feature number")
         category = int(text)
