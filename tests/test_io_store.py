@@ -148,6 +148,15 @@ def test_a_changed_byte_of_an_array_is_a_wrong_checksum() -> None:
         store.read_features(INPUTS)
 
 
+def test_a_changed_name_does_not_lead_to_another_layer() -> None:
+    store.write_network(NET, dyadic_network(7, [9, 9, 9], ["random", "shared"]))
+    content = NET.read_bytes()
+    at = content.rindex(b"1/weights.npy")  # in the directory, at the end
+    NET.write_bytes(content[:at] + b"0" + content[at + 1 :])
+    with pytest.raises(DataError, match=r"the name of 0/weights\.npy was changed"):
+        store.read_network(NET)[0].layers[0]
+
+
 @given(st.floats(0, 1, exclude_max=True))
 def test_a_store_that_was_cut_short_is_refused(fraction: float) -> None:
     store.write_features(INPUTS, dyadic_features(1, 9, 9))
@@ -232,7 +241,7 @@ def test_a_disk_that_fills_up_leaves_nothing_but_what_was_there(
     network = small_network()
 
     def open_full(*given: Any) -> FullDisk:
-        return FullDisk(open(*given), room)  # noqa: SIM115
+        return FullDisk(open(*given), room)
 
     with monkeypatch.context() as patch:
         patch.setattr("spdnn.io.files.open", open_full, raising=False)

@@ -141,9 +141,13 @@ class Store:
             raise DataError(f"{self.path}: damaged store: {member} is missing")
         lengths = self._map[info.header_offset : info.header_offset + _LOCAL_HEADER_BYTES][26:]
         n_name, n_extra = struct.unpack("<HH", lengths.ljust(4, b"\0"))
-        start = info.header_offset + _LOCAL_HEADER_BYTES + n_name + n_extra
+        name_start = info.header_offset + _LOCAL_HEADER_BYTES
+        start = name_start + n_name + n_extra
         data = memoryview(self._map)[start : start + info.file_size]
         if member not in self._checked:
+            # The name stands twice, so that a changed one cannot lead to another layer's data.
+            if self._map[name_start : name_start + n_name] != member.encode():
+                raise DataError(f"{self.path}: damaged store: the name of {member} was changed")
             if len(data) != info.file_size or zlib.crc32(data) != info.CRC:
                 raise DataError(f"{self.path}: damaged store: checksum of {member} is wrong")
             self._checked.add(member)
