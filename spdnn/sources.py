@@ -102,7 +102,7 @@ def open_network(
     value = bias
 
     def make_layer(weights: Any) -> Layer:
-        return Layer(weights, np.float32(value), cap)
+        return Layer(weights, value, cap)
 
     def layers_read(count: int) -> None:
         if progress is not None:

@@ -5,8 +5,13 @@ import math
 import os
 from pathlib import Path
 
+import numpy as np
+
 from spdnn.errors import DataError
 from spdnn.sources import OFFICIAL, Cap
+
+LARGEST = float(np.finfo(np.float32).max)
+"""What float32, the type of all numbers in a network, can hold."""
 
 
 def positive(text: str) -> int:
@@ -30,13 +35,13 @@ def _at_least(text: str, least: int) -> int:
 
 
 def finite(text: str) -> float:
-    """A finite number."""
+    """A number that float32 can hold."""
     try:
         number = float(text)
     except ValueError:
         number = math.nan
-    if not math.isfinite(number):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a finite number")
+    if not abs(number) <= LARGEST:  # NaN is not, either
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of float32's range")
     return number
 
 

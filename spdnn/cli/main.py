@@ -6,10 +6,11 @@ cannot, 130 interrupted.
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from spdnn.cli import data, info, run
 from spdnn.errors import SpdnnError
@@ -18,8 +19,16 @@ COMMANDS = (run, info, data)
 """Modules with `add_parser`; each sets `command`, a function of the parsed arguments."""
 
 
+_NEGATIVE_NUMBER = re.compile(r"-(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$")
+
+
 class _Parser(argparse.ArgumentParser):
     """Says what is wrong in one line."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        # Older argparse takes -3e-1 for an option that does not exist.
+        self._negative_number_matcher = _NEGATIVE_NUMBER
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
