@@ -20,9 +20,9 @@ print(infer(network, Features.from_matrix(np.eye(3)[:2]), engine="cpu").categori
 """
 
 
-def run(**environment: str) -> subprocess.CompletedProcess[str]:
+def run(program: str = PROGRAM, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", PROGRAM],
+        [sys.executable, "-c", program],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
@@ -61,6 +61,13 @@ def test_a_named_cache_folder_that_cannot_be_made_is_no_failure(cache: str) -> N
     Path("home").touch()
     done = run(NUMBA_CACHE_DIR=str(Path(cache).absolute()))
     assert (done.returncode, done.stdout) == (0, "[1 2]\n"), done.stderr
+
+
+def test_a_disk_that_is_full_is_one_warning_and_no_failure() -> None:
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (999, 999))\n"
+    done = run(limit + PROGRAM, NUMBA_CACHE_DIR=str(Path("cache").absolute()))
+    assert (done.returncode, done.stdout) == (0, "[1 2]\n"), done.stderr
+    assert done.stderr == "compiled kernels are not kept on disk: [Errno 27] File too large\n"
 
 
 def test_machine_code_is_kept_on_disk() -> None:
