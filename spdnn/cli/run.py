@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +15,7 @@ from spdnn import provenance
 from spdnn.challenge import DEPTHS
 from spdnn.cli.arguments import add_activation, add_network_size, count, positive, writable
 from spdnn.cli.progress import progress_bar
-from spdnn.engines import ENGINES, MODES, NOT_YET
+from spdnn.engines import ENGINES, MODES, NOT_YET, choose_mode, make_engine
 from spdnn.errors import DataError
 from spdnn.inference import infer, with_reading
 from spdnn.io.files import whole_file
@@ -79,14 +80,13 @@ def add_parser(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Do it; returns 1 if the categories are not the true ones."""
     started = time.perf_counter()
-    for path in (arguments.save_categories, arguments.json):
-        if path is not None:
-            writable(path)
+    _refuse_early(arguments)
     facts = provenance.gather()
     network, features, truth_source = _open(arguments)
     truth = None
     if truth_source is not None:
-        truth = read_truth(truth_source, features.features.n_features)
+        # Cut only where fewer features were asked for: inputs that end early are a failure.
+        truth = read_truth(truth_source, arguments.features)
     read = time.perf_counter() - started
     with progress_bar("inference") as progress:
         result = infer(
@@ -107,8 +107,20 @@ def run(arguments: argparse.Namespace) -> int:
         with whole_file(arguments.json) as file:
             file.write((json.dumps(record | {"provenance": facts}, indent=1) + "\n").encode())
     print(as_text(network, features, result))
-    print(verdict(result, truth_source, truth, check))
+    print(verdict(result, truth_source, truth, check, arguments.features))
     return 0 if check is None or check.is_equal else 1
+
+
+def _refuse_early(arguments: argparse.Namespace) -> None:
+    """Find, before any work, what would fail after it: outputs, truth, engine and mode."""
+    outputs = [path for path in (arguments.save_categories, arguments.json) if path is not None]
+    for path in outputs:
+        writable(path)
+    if len(outputs) == 2 and os.path.realpath(outputs[0]) == os.path.realpath(outputs[1]):
+        raise DataError(f"--save-categories and --json would both write {outputs[0]}")
+    if arguments.truth not in (None, NONE):
+        read_truth(arguments.truth)
+    choose_mode(make_engine(arguments.engine, arguments.threads), arguments.mode)
 
 
 def _open(arguments: argparse.Namespace) -> tuple[SourcedNetwork, SourcedFeatures, str | None]:
@@ -198,14 +210,16 @@ def verdict(
     truth_source: str | None,
     truth: npt.NDArray[np.int64] | None,
     check: Comparison | None,
+    count: int | None = None,
 ) -> str:
     """The last lines: whether the categories are the true ones, and what differs."""
     n = result.live.size
+    part = "" if count is None else f" (of the first {count:,} features)"
     if check is None or truth is None:
         return f"{'check':<11}none: {n:,} categories, no truth to compare them with"
     if check.is_equal:
-        return f"CHALLENGE PASSED: {n:,} categories, equal to {truth_source}"
-    lines = [f"CHALLENGE FAILED: {n:,} categories, {truth.size:,} in {truth_source}"]
+        return f"CHALLENGE PASSED: {n:,} categories, equal to {truth_source}{part}"
+    lines = [f"CHALLENGE FAILED: {n:,} categories, {truth.size:,} in {truth_source}{part}"]
     for word, numbers in (("missing", check.missing), ("extra", check.extra)):
         shown = ", ".join(map(str, numbers[:N_SHOWN]))
         more = ", ..." if numbers.size > N_SHOWN else ""
