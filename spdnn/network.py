@@ -241,3 +241,20 @@ class Network:
     def max_width(self) -> int:
         """Largest number of neurons between, before or after layers."""
         return max(self.n_inputs, *(n_outputs for _, n_outputs in self.shapes))
+
+
+def may_drop_after(maps_zero_to_zero: Sequence[bool]) -> npt.NDArray[np.bool_]:
+    """After which layers a feature without activations may be dropped.
+
+    Parameters
+    ----------
+    maps_zero_to_zero : sequence of bool, length n_layers
+        `Layer.maps_zero_to_zero` of each layer.
+
+    Returns
+    -------
+    ndarray, shape (n_layers,), bool
+        True where every later layer keeps such a feature without.
+    """
+    from_here: npt.NDArray[np.bool_] = np.logical_and.accumulate(maps_zero_to_zero[::-1])[::-1]
+    return np.append(from_here[1:], True)
