@@ -65,7 +65,7 @@ def jit(function: _Function) -> _Function:
 
 def _let_saving_fail(compiled: Any) -> None:
     """Make of a cache that cannot be written later on a warning, not an error of the call."""
-    cache = getattr(compiled, "_cache", None)  # numba has no public way to it
+    cache: Any = getattr(compiled, "_cache", None)  # numba has no public way to it
     save = getattr(cache, "save_overload", None)
     if save is None:
         return
