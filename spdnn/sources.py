@@ -12,6 +12,7 @@ from spdnn import challenge
 from spdnn.errors import DataError
 from spdnn.features import Features
 from spdnn.io import store, tsv
+from spdnn.memory import require_bytes
 from spdnn.network import Layer, Network
 from spdnn.recipes.digits import digit_features
 from spdnn.recipes.mnist import IMAGES_FILE, mnist_features
@@ -27,6 +28,9 @@ Cap = float | Literal["official"] | None
 RECIPE = "recipe"
 DIGITS = "digits"
 _PACKED = ("", ".gz")
+
+DIGIT_BYTES = 8
+"""Of a digit at least: its row pointer, and an index for a part of its neurons."""
 
 MAX_NEURONS = 2**31 - 1
 """Neurons are numbered with 32 bits, as in scipy's matrices."""
@@ -166,11 +170,19 @@ def open_features(
     ------
     DataError
         If it is not there, damaged, of another size, or has fewer than `count` features.
+    DeviceError
+        If so many do not fit into memory.
     """
     if count is not None and count < 0:
         raise DataError(f"{count} features cannot be")
     if source == DIGITS:
-        made = digit_features(neurons, challenge.FEATURES if count is None else count)
+        wanted = challenge.FEATURES if count is None else count
+        require_bytes(
+            wanted * (DIGIT_BYTES + neurons // DIGIT_BYTES),
+            f"{wanted} features of {neurons} neurons",
+            "take fewer --features",
+        )
+        made = digit_features(neurons, wanted)
         return SourcedFeatures(made, DIGITS, is_official=False)
     path = find_images(folder) if source == RECIPE else Path(source)
     if path is None:

@@ -268,6 +268,8 @@ def make_stores() -> None:
         ("--weights", "broken", "broken/n64-l2.tsv, line 1: value 'x' is not a number in range"),
         ("--weights", "n.spdnn", "n.spdnn: a store keeps its own bias"),
         ("--weights", "x" * 5000, "File name too long"),
+        ("--weights", "", "layer 1 of 3 is missing"),
+        ("--inputs", "", "no such file"),
         ("--layers", "4", "layer 4 of 4 is missing (no n64-l4.tsv in it)"),
         ("--layers", "0", "'0' is not a whole number from 1"),
         ("--layers", "1000000000000000", "of memory"),
@@ -341,6 +343,13 @@ def test_a_mistake_is_one_line_and_status_2(
         (
             ["run", "--neurons", "64", "--weights", "n.spdnn", "--ymax", "32"],
             "n.spdnn: a store keeps its own cap (ymax)",
+        ),
+        (
+            [
+                *["run", "--neurons", "1024", "--layers", "2", "--inputs", "digits", "--features"],
+                "1" + 15 * "0",
+            ],
+            "1000000000000000 features of 1024 neurons needs",
         ),
         (
             [*BASE, "--json", "same", "--save-categories", "./same"],

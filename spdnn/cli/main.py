@@ -63,7 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"spdnn: error: {error}", file=sys.stderr)
         return 2
     except MemoryError:
-        print("spdnn: error: out of memory: take fewer --features or --threads", file=sys.stderr)
+        text = "out of memory: take fewer --features, --layers or --threads"
+        print(f"spdnn: error: {text}", file=sys.stderr)
         return 2
     except BrokenPipeError:
         return _give_up_output(2)

@@ -129,8 +129,11 @@ def _open(arguments: argparse.Namespace) -> tuple[SourcedNetwork, SourcedFeature
     layers = arguments.layers
     if layers is None and not (arguments.weights or "").endswith(".spdnn"):
         raise DataError("say how many --layers (official: " + ", ".join(map(str, DEPTHS)) + ")")
-    weights = arguments.weights or find_weights(folder, neurons, layers)
-    inputs = arguments.inputs or find_inputs(folder, neurons)
+    weights, inputs = arguments.weights, arguments.inputs
+    if weights is None:
+        weights = find_weights(folder, neurons, layers)
+    if inputs is None:
+        inputs = find_inputs(folder, neurons)
     with progress_bar("weights") as progress:
         network = open_network(weights, neurons, layers, arguments.bias, arguments.ymax, progress)
     with progress_bar("inputs") as progress:
