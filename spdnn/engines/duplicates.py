@@ -7,7 +7,7 @@ Hashes propose, values decide. Looking backs off where it finds nothing, and com
 import numpy as np
 import numpy.typing as npt
 
-from spdnn.engines.kernels.tile import columns_equal
+from spdnn.engines.kernels.equal import find_equal
 from spdnn.engines.strips import Strip
 
 WORTHWHILE = 0.01
@@ -46,38 +46,39 @@ class Duplicates:
         n_carried = sum(strip.columns.size for strip in strips)
         if not n_carried:
             return 0
-        owner = np.concatenate([np.full(s.columns.size, i) for i, s in enumerate(strips)])
-        column = np.concatenate([strip.columns for strip in strips])
         codes = np.concatenate([strip.codes[strip.columns] for strip in strips])
-        order = np.argsort(codes, kind="stable")
-        same = codes[order[1:]] == codes[order[:-1]]
-        is_first = np.concatenate([[True], ~same])
-        # Of each run of equal hashes, the first is the one that the others are compared with.
-        first = order[np.maximum.accumulate(np.where(is_first, np.arange(order.size), 0))]
-        gone: list[list[int]] = [[] for _ in strips]
-        for place in np.flatnonzero(~is_first):
-            a, b = first[place], order[place]
-            if self._merge_pair(strips[owner[a]], column[a], strips[owner[b]], column[b]):
-                gone[owner[b]].append(column[b])
-        n_gone = 0
-        for strip, columns in zip(strips, gone, strict=True):
-            if columns:
-                strip.columns = np.setdiff1d(strip.columns, columns)
-                n_gone += len(columns)
+        addresses = [
+            strip.matrix.ctypes.data + 4 * strip.columns.astype(np.int64) for strip in strips
+        ]
+        strides = np.repeat(
+            [4 * strip.ids.size for strip in strips], [strip.columns.size for strip in strips]
+        )
+        first = find_equal(codes, np.concatenate(addresses), strides, strips[0].n_neurons)
+        gone = np.flatnonzero(first != np.arange(first.size))
+        if gone.size:
+            self._let_stand(strips, first, gone)
+        n_gone = int(gone.size)
         # After a second look in vain: 1 is left out, then 3, 7, ...
         self._n_failures = 0 if n_gone >= WORTHWHILE * n_carried else self._n_failures + 1
         self._to_skip = min(2 ** max(0, self._n_failures - 1) - 1, LONGEST_PAUSE)
         return n_gone
 
-    def _merge_pair(self, a: Strip, column_a: int, b: Strip, column_b: int) -> bool:
-        """Let feature `column_a` of `a` stand for the other one, if they are equal."""
-        if not columns_equal(
-            a.matrix, a.ids.size, column_a, b.matrix, b.ids.size, column_b, a.n_neurons
-        ):
-            return False
-        self._stand_in[b.ids[column_b]] = a.ids[column_a]
-        a.stands_for[column_a] += b.stands_for[column_b]
-        return True
+    def _let_stand(
+        self, strips: list[Strip], first: npt.NDArray[np.int64], gone: npt.NDArray[np.int64]
+    ) -> None:
+        """Let features `first[gone]` stand for the features `gone`, numbered over all strips."""
+        ids = np.concatenate([strip.ids[strip.columns] for strip in strips])
+        stands_for = np.concatenate([strip.stands_for[strip.columns] for strip in strips])
+        self._stand_in[ids[gone]] = ids[first[gone]]
+        np.add.at(stands_for, first[gone], stands_for[gone])
+        is_carried = np.ones(ids.size, dtype=bool)
+        is_carried[gone] = False
+        start = 0
+        for strip in strips:
+            stop = start + strip.columns.size
+            strip.stands_for[strip.columns] = stands_for[start:stop]
+            strip.columns = strip.columns[is_carried[start:stop]]
+            start = stop
 
     def expand(
         self, carried: npt.NDArray[np.int64]

@@ -130,17 +130,6 @@ def keep_lanes(
 
 
 @jit
-def columns_equal(
-    a: Tile, n_a: int, column_a: int, b: Tile, n_b: int, column_b: int, n_neurons: int
-) -> bool:
-    """Whether two columns of strips, of `n_a` and `n_b` columns, are equal number by number."""
-    p = 0
-    while p < n_neurons and a[p * n_a + column_a] == b[p * n_b + column_b]:
-        p += 1
-    return p == n_neurons
-
-
-@jit
 def run_steps(
     plan: PlanArrays,
     first_step: int,
