@@ -1,0 +1,112 @@
+"""The kernels by themselves: every vector shape, every kind of block."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from spdnn.engines.calibrate import measured_costs
+from spdnn.engines.kernels.equal import find_equal
+from spdnn.engines.kernels.tile import keep_lanes, load_features
+from spdnn.engines.kernels.vectors import LANES, SHAPES, VECTOR_SHAPE
+from spdnn.engines.strips import aligned_empty
+from spdnn.plan.blocks import MAX_ROWS, BlockCosts, cut_layer
+from tests.makers import dyadic_weights
+
+PROGRAM = """
+from spdnn.engines.kernels.vectors import VECTOR_SHAPE
+from tests.makers import dyadic_features, dyadic_network
+from tests.test_engines_agree import assert_modes_agree, tiny_cpu_engine
+
+assert VECTOR_SHAPE == {shape!r}
+for seed in range(30):
+    widths = [33, 40, 17, 8, 25, 9]
+    kinds = ["shared", "random", "holes", "dense column", "cancel"]
+    network = dyadic_network(seed, widths, kinds, always=True, linear_end=seed % 2 == 0)
+    with tiny_cpu_engine(max_tile=48):
+        assert_modes_agree(network, dyadic_features(seed, 5 + 11 * seed % 97, 33))
+print("equal")
+"""
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_vector_shape_equals_the_reference_on_this_machine(shape: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(shape=shape)],
+        env=os.environ | {"SPDNN_VECTORS": shape},
+        cwd=Path(__file__).resolve().parents[1],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "equal\n", done.stderr
+
+
+def test_this_machine_has_a_shape() -> None:
+    assert VECTOR_SHAPE in SHAPES
+    for shape in SHAPES.values():
+        assert MAX_ROWS % shape.rows == 0
+        assert shape.width == 0 or LANES % shape.width == 0
+
+
+def test_costs_are_measured_for_all_kinds_of_blocks() -> None:
+    costs = measured_costs()
+    assert (costs.fixed >= 0).all()
+    assert (costs.per_input >= 0).all()
+    assert (costs.fixed + 32 * costs.per_input > 0).all()
+
+
+def test_a_group_shares_its_inputs_only_where_that_is_cheaper() -> None:
+    weights = dyadic_weights(np.random.default_rng(0), "full", 12, 24)
+    position = np.arange(12, dtype=np.int32)
+    cheap, dear = np.ones((2, 4)), np.ones((2, 4))
+    dear[1] = 100
+    shared = cut_layer(weights, position, BlockCosts(cheap, cheap))
+    alone = cut_layer(weights, position, BlockCosts(dear, dear))
+    assert shared.indices.size == 12
+    assert alone.indices.size == 12 * 24
+
+
+def test_lanes_are_kept_in_order_and_the_others_cleared() -> None:
+    rng = np.random.default_rng(1)
+    n_neurons, stride = 7, 48
+    tile = aligned_empty(n_neurons * stride + LANES)
+    tile[:] = rng.random(tile.size)
+    before = tile[: n_neurons * stride].reshape(n_neurons, stride).copy()
+    lanes = np.array([0, 3, 15, 16, 30, 47], dtype=np.int32)
+    keep_lanes(tile, n_neurons, stride, lanes, tile, 16, np.empty(0, np.uint64))
+    after = tile[: n_neurons * 16].reshape(n_neurons, 16)
+    np.testing.assert_array_equal(after[:, : lanes.size], before[:, lanes])
+    assert not after[:, lanes.size :].any()
+
+
+def test_equal_lanes_have_equal_hashes_and_others_do_not() -> None:
+    tile = aligned_empty(3 * LANES + LANES)
+    tile[:] = 0
+    matrix = tile[: 3 * LANES].reshape(3, LANES)
+    matrix[:, :4] = [[1, 1, 1, 2], [0, -0.0, 2, 0], [5, 5, 5, 5]]
+    kept, codes = np.empty(3 * 4 + LANES, np.float32), np.empty(4, np.uint64)
+    keep_lanes(tile, 3, LANES, np.arange(4, dtype=np.int32), kept, 4, codes)
+    assert codes[0] == codes[1]
+    assert len(set(codes.tolist())) == 3
+
+
+def test_equal_hashes_alone_make_no_features_equal() -> None:
+    matrix = np.array([[1, 2, 1, 2], [3, 3, 3, 4]], dtype=np.float32)
+    addresses = matrix.ctypes.data + 4 * np.arange(4)
+    same_codes = np.zeros(4, dtype=np.uint64)
+    first = find_equal(same_codes, addresses, np.full(4, 4 * 4), 2)
+    assert first.tolist() == [0, 1, 0, 3]
+
+
+def test_inputs_are_added_where_the_plan_says() -> None:
+    indptr = np.array([0, 3, 3, 5])
+    indices = np.array([0, 1, 3, 1, 2], dtype=np.uint16)
+    position = np.array([1, 1, -1, 0], dtype=np.int32)
+    tile, rows = aligned_empty(2 * LANES), aligned_empty(2 * LANES)
+    load_features(indptr, indices, np.empty(0, np.float32), position, 2, tile, LANES, rows)
+    np.testing.assert_array_equal(tile.reshape(2, LANES)[:, :4], [[1, 0, 0, 0], [2, 0, 1, 0]])
+    assert not tile.reshape(2, LANES)[:, 4:].any()
