@@ -9,6 +9,7 @@ pixels at 65536 neurons.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +17,14 @@ import scipy.fft
 
 from spdnn.errors import DataError
 from spdnn.features import Features, index_dtype
+from spdnn.memory import require_bytes
 
 BLOCK_PIXELS = 1 << 21
 """Enlarged pixels handled at a time: 16 MiB in double precision."""
+
+LIT_FRACTION = 0.11
+"""Pixels above half of the maximum, at most, of handwritten digits: MNIST has 0.104 (1024
+neurons) and 0.100 (65536); only used to ask for memory."""
 
 Progress = Callable[[float], None]
 
@@ -52,6 +58,8 @@ def enlarge(
     ------
     DataError
         If the images are not square, empty, too large or fewer than `count`.
+    DeviceError
+        If there is too little memory; it is asked for before the work starts.
     """
     if images.ndim != 3 or images.shape[1] != images.shape[2] or not images.size:
         raise DataError(f"square images are needed, not an array of shape {images.shape}")
@@ -61,8 +69,26 @@ def enlarge(
     count = n_images if count is None else count
     if not 0 <= count <= n_images:
         raise DataError(f"{count} images asked for, but there are {n_images}")
+    require_bytes(
+        needed_bytes(n_images, small, side, count),
+        f"enlarging {n_images} images to {side} x {side} pixels",
+        "take a smaller size, or a machine with more memory",
+    )
     sheet = _Sheet(images, side, progress or (lambda fraction: None))
-    return sheet.features(count)
+    indptr, parts = sheet.pixels(count)
+    del sheet  # it is the larger part of the memory, and joining the parts takes them twice
+    indices = np.concatenate(parts) if parts else np.empty(0, index_dtype(side**2))
+    parts.clear()
+    return Features(side**2, indptr, indices)
+
+
+def needed_bytes(n_images: int, small: int, side: int, count: int) -> int:
+    """Peak memory of `enlarge` in bytes, beyond that of the images."""
+    row = 8 * n_images * side
+    lit = int(LIT_FRACTION * count * side**2) * np.dtype(index_dtype(side**2)).itemsize
+    # All rows; the spectrum, its product and the transform of one row; a few blocks.
+    sheet = (small + 3) * row + 4 * 8 * BLOCK_PIXELS
+    return sheet + lit
 
 
 class _Sheet:
@@ -114,7 +140,8 @@ class _Sheet:
         real += imaginary
         return real
 
-    def features(self, count: int) -> Features:
+    def pixels(self, count: int) -> tuple[npt.NDArray[np.int64], list[npt.NDArray[Any]]]:
+        """Index form of the first `count` images: where each begins, and the indices in parts."""
         step = max(1, BLOCK_PIXELS // self.side**2)
         largest = 0.0
         total = self.n_images + count
@@ -132,5 +159,4 @@ class _Sheet:
             counts[start + 1 : stop + 1] = np.count_nonzero(lit, axis=1)
             parts.append((np.flatnonzero(lit) % neurons).astype(index_dtype(neurons)))
             self.progress(0.5 + 0.5 * (self.n_images + stop) / total)
-        indices = np.concatenate(parts) if parts else np.empty(0, index_dtype(neurons))
-        return Features(neurons, np.cumsum(counts), indices)
+        return np.cumsum(counts), parts
