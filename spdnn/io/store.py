@@ -65,7 +65,7 @@ class StoreWriter:
 
     def add(self, name: str, array: npt.NDArray[Any]) -> None:
         """Write one array as member ``{name}.npy``, its data aligned."""
-        array = np.ascontiguousarray(array)
+        array = np.asarray(array, order="C")  # ascontiguousarray would make a scalar a row
         header = io.BytesIO()
         np.lib.format.write_array_header_1_0(
             header, np.lib.format.header_data_from_array_1_0(array)
