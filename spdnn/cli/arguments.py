@@ -4,6 +4,8 @@ import argparse
 import math
 from pathlib import Path
 
+from spdnn.sources import FOLDER_VARIABLE, default_folder
+
 
 def positive(text: str) -> int:
     """A whole number from 1."""
@@ -61,6 +63,18 @@ def add_activation(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--ymax", type=cap, default=32.0, metavar="Y", help="cap of activations, or none (32)"
+    )
+
+
+def add_data_folder(parser: argparse.ArgumentParser) -> None:
+    """Add ``--data``."""
+    folder = default_folder()
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=folder,
+        metavar="DIR",
+        help=f"data folder (here {folder}; the variable {FOLDER_VARIABLE} sets it)",
     )
 
 

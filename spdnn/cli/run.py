@@ -11,7 +11,14 @@ from typing import Any
 
 from spdnn import provenance
 from spdnn.challenge import DEPTHS, FEATURES
-from spdnn.cli.arguments import add_activation, add_network_size, count, positive, writable
+from spdnn.cli.arguments import (
+    add_activation,
+    add_data_folder,
+    add_network_size,
+    count,
+    positive,
+    writable,
+)
 from spdnn.cli.progress import progress_bar
 from spdnn.engines import ENGINES, MODES, NOT_YET
 from spdnn.errors import DataError
@@ -44,9 +51,7 @@ def add_parser(commands: Any) -> None:
         ),
     )
     add_network_size(parser, required=True)
-    parser.add_argument(
-        "--data", type=Path, default=Path("data"), metavar="DIR", help="data folder (data)"
-    )
+    add_data_folder(parser)
     parser.add_argument(
         "--weights", metavar="PATH|recipe", help="store, folder or archive of layer files"
     )
