@@ -57,6 +57,8 @@ class StoreWriter:
     ) -> None:
         if kind is None:
             self._zip.close()
+        else:
+            self._zip.fp = None  # or its destructor would try to finish the archive, aloud
 
     def header(self, kind: str, facts: Mapping[str, Any]) -> None:
         """Write the JSON member: what the store is, and `facts`."""
