@@ -91,10 +91,10 @@ def _layers(path: Path, neurons: int) -> Iterator[tuple[int, str, Any, str | Non
     network, _ = store.read_network(path)
     if any(shape != (neurons, neurons) for shape in network.shapes):
         raise DataError(f"{path}: not all of its layers are {neurons} x {neurons}")
-    bias = np.float32(challenge.SIZES[neurons].bias)
+    bias = challenge.SIZES[neurons].bias
     for number, layer in enumerate(network.layers, start=1):
         other = None
-        if (layer.bias != bias).any() or layer.ymax != challenge.YMAX:
+        if (layer.bias != np.float32(bias)).any() or layer.ymax != challenge.YMAX:
             other = f"the bias is not {bias}, or the cap not {challenge.YMAX}"
         yield number, path.name, layer.weights, other
 

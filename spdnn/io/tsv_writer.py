@@ -105,7 +105,7 @@ def _numbers(largest: int) -> Characters:
 def _characters(texts: Any) -> Characters:
     """Shape (n_texts, longest), uint8, padded with NUL at the end."""
     array = np.array(texts, dtype=np.bytes_)
-    return array.view(np.uint8).reshape(array.size, -1)
+    return array.view(np.uint8).reshape(array.size, array.itemsize)
 
 
 def _lines(
