@@ -75,6 +75,16 @@ CATEGORIES_SHA256 = {
     (1024, 120): KnownCategories(
         "a006e26755ca317ecf629035972137457705f20e3139b7796a2f9e9d58c8f4e1", is_published=True
     ),
+    # The same features as after 120 layers, found by running all of them.
+    (1024, 480): KnownCategories(
+        "a006e26755ca317ecf629035972137457705f20e3139b7796a2f9e9d58c8f4e1", is_published=False
+    ),
+    (1024, 1920): KnownCategories(
+        "a006e26755ca317ecf629035972137457705f20e3139b7796a2f9e9d58c8f4e1", is_published=False
+    ),
+    (4096, 120): KnownCategories(
+        "5ff66a396a73723af800e551214b2c5f89efc77a7062e231e361aecd60f672a0", is_published=False
+    ),
 }
 """What is known of the lists, by neurons and layers."""
 

@@ -21,10 +21,10 @@ def add_parser(kinds: Any) -> None:
     parser.add_argument(
         "--radices",
         type=_numbers,
-        nargs="+",
+        action="append",
         required=True,
         metavar="R,R,...",
-        help="numeral systems, a layer for each radix, such as 2,2,2 8 4,2",
+        help="a numeral system, a layer for each radix, such as 2,2,2; once for each system",
     )
     parser.add_argument(
         "--repeat", type=positive, default=1, metavar="TIMES", help="take the systems so often"
