@@ -166,7 +166,7 @@ def open_features(
     if source == DIGITS:
         made = digit_features(neurons, challenge.FEATURES if count is None else count)
         return SourcedFeatures(made, DIGITS, is_official=False)
-    path = images_file(folder or default_folder()) if source == RECIPE else Path(source)
+    path = images_file(folder or default_folder(), progress) if source == RECIPE else Path(source)
     if not path.is_file():
         raise DataError(f"{source}: no such file (or the words {RECIPE}, {DIGITS})")
     name = path.name.removesuffix(".gz")

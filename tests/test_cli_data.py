@@ -110,7 +110,7 @@ def test_60000_other_images_make_no_official_inputs(data, folder, tmp_path):
     path = write_images(tmp_path / "train-images-idx3-ubyte.gz", 60000)
     status, _, err = data("make", "inputs", "--neurons", 1024, "--images", path)
     assert status == 2
-    assert "not MNIST's 60000 training images" in err
+    assert "these are not MNIST's 60000 training images" in err
     assert names(folder) == []
 
 

@@ -63,6 +63,11 @@ class Server:
         self.n_sent += len(self.content[start:stop])
 
 
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch):
+    monkeypatch.setattr(download, "PAUSE", 0.0)
+
+
 @pytest.fixture
 def server():
     server = Server()

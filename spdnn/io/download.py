@@ -7,6 +7,7 @@ recorded when it first came, checked ever after.
 
 import os
 import shutil
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,9 @@ TIMEOUT = (10.0, 60.0)
 
 RETRIES = 5
 """How often a transfer that broke off is taken up again before it is given up."""
+
+PAUSE = 1.0
+"""Seconds before the first of them; each further one waits as much longer."""
 
 CHUNK_BYTES = 1 << 20
 
@@ -187,6 +191,7 @@ class _Downloader:
                 # Without a first byte there is nothing to go on with: the next server, then.
                 if attempt == RETRIES or not self.part.exists():
                     raise
+                time.sleep(PAUSE * (attempt + 1))
         os.replace(self.part, output_file)
         self.tag.unlink(missing_ok=True)
 

@@ -61,17 +61,44 @@ def mnist_features(
     images = read_images(path)
     if features is not None and features > len(images):
         raise DataError(f"{path}: {features} features asked for, but it holds {len(images)} images")
-    if features is None and neurons in challenge.SIZES and len(images) < challenge.FEATURES:
-        kind = " (MNIST's test set?)" if len(images) == TEST_IMAGES else ""
-        raise DataError(
-            f"{path}: it holds {len(images)} images{kind}; the official inputs need the "
-            f"{challenge.FEATURES} of {IMAGES_FILE}.gz; to take these, say how many features"
-        )
+    if features is None and neurons in challenge.SIZES:
+        _require_enough(path, images)
     try:
         made = enlarge(images, side, features, progress)
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
     return made, neurons in challenge.SIZES and is_training_set(images)
+
+
+def official_features(path: Path, neurons: int, progress: Progress | None = None) -> Features:
+    """Make the official inputs, of nothing but MNIST's training images.
+
+    Parameters are those of `mnist_features`.
+
+    Raises
+    ------
+    DataError
+        If the file is damaged, or holds other images; before any work is done.
+    DeviceError
+        If there is too little memory.
+    """
+    images = read_images(path)
+    _require_enough(path, images)
+    if not is_training_set(images):
+        raise DataError(
+            f"{path}: these are not MNIST's {challenge.FEATURES} training images, of which the "
+            "official inputs are made"
+        )
+    return enlarge(images, image_side(neurons), progress=progress)
+
+
+def _require_enough(path: Path, images: npt.NDArray[np.uint8]) -> None:
+    if len(images) < challenge.FEATURES:
+        kind = " (MNIST's test set?)" if len(images) == TEST_IMAGES else ""
+        raise DataError(
+            f"{path}: it holds {len(images)} images{kind}; the official inputs need the "
+            f"{challenge.FEATURES} of {IMAGES_FILE}.gz; to run these all the same, give --features"
+        )
 
 
 def image_side(neurons: int) -> int:

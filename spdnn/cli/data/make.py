@@ -10,7 +10,7 @@ from spdnn.cli.data import radixnet
 from spdnn.cli.progress import progress_bar
 from spdnn.errors import DataError
 from spdnn.io import store, tsv_writer
-from spdnn.recipes.mnist import mnist_features
+from spdnn.recipes.mnist import official_features
 from spdnn.recipes.radixnet import layers_per_group, official_network
 from spdnn.sources import find_images, images_file
 
@@ -88,11 +88,7 @@ def make_inputs(arguments: argparse.Namespace) -> int:
         with progress_bar("images") as progress:
             images = images_file(folder, progress)
     with progress_bar("inputs") as progress:
-        features, is_official = mnist_features(images, neurons, progress=progress)
-    if not is_official:
-        raise DataError(
-            f"{images}: not MNIST's 60000 training images, which the inputs are made of"
-        )
+        features = official_features(images, neurons, progress)
     target: Path = folder / challenge.inputs_file(neurons)
     with progress_bar("write") as progress:
         if arguments.tsv:
