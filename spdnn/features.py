@@ -46,6 +46,8 @@ class Features:
     def __post_init__(self) -> None:
         indptr = np.ascontiguousarray(self.indptr, dtype=np.int64)
         indices = np.asarray(self.indices)
+        if indices.ndim != 1 or (indices.size and indices.dtype.kind not in "iu"):
+            raise DataError("features: indices must be one row of whole numbers")
         if indptr.ndim != 1 or indptr.size == 0 or (np.diff(indptr) < 0).any():
             raise DataError("features: indptr must be one ascending row of at least one number")
         if indptr[0] < 0 or indptr[-1] > indices.size:
@@ -77,8 +79,19 @@ class Features:
         """Features from a dense or scipy.sparse matrix, shape (n_features, n_neurons).
 
         Stored zeros are dropped; all values are taken as float32.
+
+        Raises
+        ------
+        DataError
+            If it is no matrix, or a value is not finite in float32.
         """
-        csr = sp.csr_array(matrix, dtype=np.float32, copy=True)
+        try:
+            with np.errstate(over="ignore"):  # too large becomes infinite, which is refused
+                csr = sp.csr_array(matrix, dtype=np.float32, copy=True)
+        except (TypeError, ValueError) as error:
+            raise DataError(f"features must be a matrix of numbers ({error})") from error
+        if csr.ndim != 2:
+            raise DataError(f"features must be a matrix, not of shape {csr.shape}")
         csr.sum_duplicates()
         csr.eliminate_zeros()
         values = None if (csr.data == 1).all() else csr.data
@@ -104,7 +117,8 @@ class Features:
         return int(self.indptr[-1] - self.indptr[0])
 
     def part(self, start: int, stop: int) -> "Features":
-        """Features `start` to `stop` (0-based, end excluded), sharing this object's memory."""
+        """Features `start` to `stop` of it, as a slice takes them; memory is shared."""
+        start, stop, _ = slice(start, stop).indices(self.n_features)
         part = object.__new__(Features)  # a part of what was checked needs no second check
         object.__setattr__(part, "n_neurons", self.n_neurons)
         object.__setattr__(part, "indptr", self.indptr[start : max(start, stop) + 1])

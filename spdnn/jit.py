@@ -1,7 +1,15 @@
-"""The one way in which this project compiles functions with numba."""
+"""The one way in which this project compiles functions with numba.
 
+Machine code is kept on disk in a folder of its own for every version of the kernels' sources: numba
+itself only looks at the file that holds a function, not at those whose functions it calls.
+"""
+
+import hashlib
 import logging
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
@@ -11,19 +19,67 @@ _log = logging.getLogger(__name__)
 _warned: set[str] = set()
 
 
+def _cache_folder() -> str:
+    """Where compiled kernels are kept: below ``NUMBA_CACHE_DIR``, else the user's cache folder."""
+    package = Path(__file__).parent
+    digest = hashlib.sha256(os.environ.get("SPDNN_VECTORS", "").encode())
+    for file in sorted(package.glob("**/*.py")):
+        digest.update(file.read_bytes())
+    user_cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    base = numba.config.CACHE_DIR or os.path.join(user_cache, "spdnn")
+    return os.path.join(base, f"kernels-{digest.hexdigest()[:16]}")
+
+
+_CACHE_FOLDER = _cache_folder()
+
+
+@contextmanager
+def _own_cache_folder() -> Iterator[None]:
+    """Have numba keep what is decorated meanwhile in this package's own folder."""
+    before = numba.config.CACHE_DIR
+    numba.config.CACHE_DIR = _CACHE_FOLDER
+    try:
+        yield
+    finally:
+        numba.config.CACHE_DIR = before
+
+
 def jit(function: _Function) -> _Function:
     """Compile `function` with numba when it is first called, and keep the machine code on disk.
 
     The function runs without the GIL; sums may use fused multiply-add, no other
-    liberty is taken with floating point. Where no cache folder can be written it compiles
-    anew in every process, after one warning in the log.
+    liberty is taken with floating point. Where no cache folder can be written, or its disk
+    is full, it compiles anew in every process, after one warning in the log.
     """
     options: dict[str, Any] = {"nogil": True, "fastmath": {"contract"}, "error_model": "numpy"}
     try:
-        compiled: _Function = numba.njit(cache=True, **options)(function)
+        with _own_cache_folder():
+            compiled: _Function = numba.njit(cache=True, **options)(function)
     except RuntimeError as error:  # numba: "cannot cache function ...: no locator available"
-        if not _warned:
-            _log.warning("compiled kernels are not kept on disk: %s", error)
-            _warned.add("no cache")
+        _warn_once(error)
         compiled = numba.njit(**options)(function)
+    else:
+        _let_saving_fail(compiled)
     return compiled
+
+
+def _let_saving_fail(compiled: Any) -> None:
+    """Make of a cache that cannot be written later on a warning, not an error of the call."""
+    cache: Any = getattr(compiled, "_cache", None)  # numba has no public way to it
+    save = getattr(cache, "save_overload", None)
+    if save is None:
+        return
+
+    def save_or_warn(*given: Any) -> None:
+        try:
+            save(*given)
+        except OSError as error:
+            _warn_once(error)
+
+    cache.save_overload = save_or_warn
+
+
+def _warn_once(error: Exception) -> None:
+    if not _warned:
+        _log.warning("compiled kernels are not kept on disk: %s", error)
+        _warned.add("no cache")

@@ -4,6 +4,10 @@ from pathlib import Path
 
 from spdnn.errors import DeviceError
 
+USUAL_L2_BYTES = 1 << 20
+"""A core's L2 cache, where the machine does not say."""
+
+_L2 = Path("/sys/devices/system/cpu/cpu0/cache")
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")
 
@@ -22,6 +26,18 @@ def available_bytes() -> int:
     except (OSError, ValueError):
         pass  # not Linux with cgroup v2: the machine's own figure, or none, has to do
     return available
+
+
+def l2_bytes() -> int:
+    """Size of a core's L2 cache in bytes."""
+    try:
+        for cache in _L2.glob("index*"):
+            if (cache / "level").read_text().strip() == "2":
+                size = (cache / "size").read_text().strip()
+                return int(size.removesuffix("K")) << 10
+    except (OSError, ValueError):
+        pass
+    return USUAL_L2_BYTES
 
 
 def require_bytes(n_bytes: int, what: str, hint: str) -> None:

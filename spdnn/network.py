@@ -27,7 +27,7 @@ class Layer:
     bias : float or array_like of float, shape (n_outputs,)
         Kept as float32.
     ymax : float or None
-        Upper cap of the activations; None for no cap. Only with ``relu``.
+        Upper cap of the activations, rounded to float32; None for no cap. Only with ``relu``.
     activation : {"relu", "linear"}
     bias_rule : {"nonzero", "always"}
         "nonzero" is the challenge's rule: the bias is added only where ``Y W`` is not
@@ -37,8 +37,8 @@ class Layer:
     Raises
     ------
     DataError
-        If a weight, the bias or the cap is not finite, an edge is stored twice, or the
-        shapes do not fit.
+        If a weight, the bias or the cap is not finite in float32, an edge is stored twice
+        or leads nowhere, or the shapes do not fit.
     """
 
     weights: sp.csr_array
@@ -55,16 +55,23 @@ class Layer:
         activation: Activation = "relu",
         bias_rule: BiasRule = "nonzero",
     ) -> None:
-        weights = sp.csr_array(weights, dtype=np.float32)
+        weights = _as_csr(weights)
         if not weights.has_canonical_format:
             n_stored = weights.nnz
             weights = weights.copy()
             weights.sum_duplicates()
             if weights.nnz != n_stored:
                 raise DataError(f"{n_stored - weights.nnz} edges of the layer are stored twice")
+        if (
+            weights.nnz
+            and not 0 <= weights.indices.min() <= weights.indices.max() < weights.shape[1]
+        ):
+            raise DataError(f"an edge of the layer leads outside of its {weights.shape[1]} outputs")
         if not np.isfinite(weights.data).all():
             raise DataError("a weight of the layer is NaN or infinite")
-        bias = np.asarray(bias, dtype=np.float32)
+        with np.errstate(over="ignore"):  # too large for float32 becomes infinite: refused below
+            bias = np.asarray(bias, dtype=np.float32)
+            ymax = None if ymax is None else float(np.float32(ymax))
         if bias.ndim > 1 or (bias.ndim == 1 and bias.shape[0] != weights.shape[1]):
             raise DataError(
                 f"bias of shape {bias.shape} does not fit a layer of {weights.shape[1]} outputs"
@@ -79,7 +86,7 @@ class Layer:
             if activation == "linear":
                 raise DataError("a linear layer has no cap: ymax must be None")
             if not (np.isfinite(ymax) and ymax > 0):
-                raise DataError(f"ymax must be a positive number, not {ymax}")
+                raise DataError(f"ymax must be a positive number of float32's range, not {ymax}")
         object.__setattr__(self, "weights", weights)
         object.__setattr__(self, "bias", bias)
         object.__setattr__(self, "ymax", ymax)
@@ -104,7 +111,7 @@ class Layer:
     @cached_property
     def needs_nonzero_test(self) -> bool:
         """Whether the two bias rules can differ here and the challenge's one holds."""
-        if self.bias_rule == "always":
+        if self.bias_rule == "always" or self.bias.size == 0:
             return False
         return bool((self.bias != 0).any() if self.activation == "linear" else self.bias.max() > 0)
 
@@ -114,6 +121,18 @@ class Layer:
         if self.bias_rule == "nonzero" or self.bias.size == 0:
             return True
         return bool((self.bias == 0).all() if self.activation == "linear" else self.bias.max() <= 0)
+
+
+def _as_csr(weights: Any) -> sp.csr_array:
+    """Weights of any kind as csr_array, float32; what float32 cannot hold becomes infinite."""
+    try:
+        with np.errstate(over="ignore"):
+            csr = sp.csr_array(weights, dtype=np.float32)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"the weights of a layer must be a matrix of numbers ({error})") from error
+    if csr.ndim != 2:
+        raise DataError(f"the weights of a layer must be a matrix, not of shape {csr.shape}")
+    return csr
 
 
 class LayerSequence(Sequence[Layer]):
@@ -222,3 +241,20 @@ class Network:
     def max_width(self) -> int:
         """Largest number of neurons between, before or after layers."""
         return max(self.n_inputs, *(n_outputs for _, n_outputs in self.shapes))
+
+
+def may_drop_after(maps_zero_to_zero: Sequence[bool]) -> npt.NDArray[np.bool_]:
+    """After which layers a feature without activations may be dropped.
+
+    Parameters
+    ----------
+    maps_zero_to_zero : sequence of bool, length n_layers
+        `Layer.maps_zero_to_zero` of each layer.
+
+    Returns
+    -------
+    ndarray, shape (n_layers,), bool
+        True where every later layer keeps such a feature without.
+    """
+    from_here: npt.NDArray[np.bool_] = np.logical_and.accumulate(maps_zero_to_zero[::-1])[::-1]
+    return np.append(from_here[1:], True)

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ from spdnn import challenge
 from spdnn.errors import DataError
 from spdnn.features import Features
 from spdnn.io import download, store, tsv
+from spdnn.memory import require_bytes
 from spdnn.network import Layer, Network
 from spdnn.recipes.digits import digit_features
 from spdnn.recipes.mnist import IMAGES_FILE, mnist_features
@@ -22,10 +23,20 @@ Progress = Callable[[float], None]
 
 FOLDER_VARIABLE = "SPDNN_DATA"
 """Environment variable that names the data folder."""
+OFFICIAL: Literal["official"] = "official"
+"""The cap that is not given: the challenge's, or a store's own."""
+
+Cap = float | Literal["official"] | None
 
 RECIPE = "recipe"
 DIGITS = "digits"
 _PACKED = ("", ".gz")
+
+DIGIT_BYTES = 8
+"""Of a digit at least: its row pointer, and an index for a part of its neurons."""
+
+MAX_NEURONS = 2**31 - 1
+"""Neurons are numbered with 32 bits, as in scipy's matrices."""
 
 
 def default_folder() -> Path:
@@ -56,7 +67,7 @@ def open_network(
     neurons: int | None = None,
     layers: int | None = None,
     bias: float | None = None,
-    ymax: float | None = challenge.YMAX,
+    ymax: Cap = OFFICIAL,
     progress: Progress | None = None,
 ) -> SourcedNetwork:
     """Read or make a network.
@@ -71,8 +82,8 @@ def open_network(
         there are may be asked for.
     bias : float, optional
         Of every neuron; the official one of that size where not given. A store has its own.
-    ymax : float or None
-        Cap of the activations. A store has its own.
+    ymax : float, None or "official"
+        Cap of the activations, None for no cap. A store has its own.
     progress : callable, optional
         Called with the fraction read.
 
@@ -83,14 +94,19 @@ def open_network(
     """
     path = Path(source)
     if source != RECIPE and path.suffix == store.SUFFIX:
-        return _stored_network(path, neurons, layers, bias)
+        return _stored_network(path, neurons, layers, bias, ymax)
     if neurons is None or layers is None:
         raise DataError(f"{source}: say how many neurons and layers the network has")
     if neurons < 1 or layers < 1:
         raise DataError(f"a network of {neurons} neurons and {layers} layers cannot be")
+    if neurons > MAX_NEURONS:
+        raise DataError(f"{neurons} neurons are more than the {MAX_NEURONS} that can be numbered")
+    if ymax == OFFICIAL:
+        ymax = challenge.YMAX
+    cap = ymax
     if source == RECIPE:
-        is_official = _is_official(neurons, bias, ymax)
-        return SourcedNetwork(official_network(neurons, layers, bias, ymax), RECIPE, is_official)
+        is_official = _is_official(neurons, bias, cap)
+        return SourcedNetwork(official_network(neurons, layers, bias, cap), RECIPE, is_official)
     if bias is None:
         if neurons not in challenge.SIZES:
             raise DataError(f"{neurons} neurons have no official bias: give one")
@@ -98,7 +114,7 @@ def open_network(
     value = bias
 
     def make_layer(weights: Any) -> Layer:
-        return Layer(weights, np.float32(value), ymax)
+        return Layer(weights, value, cap)
 
     def layers_read(count: int) -> None:
         if progress is not None:
@@ -107,7 +123,7 @@ def open_network(
     if not path.exists():
         raise DataError(f"{source}: no such file or folder (or the word {RECIPE})")
     network = tsv.read_layers(path, neurons, layers, make_layer, layers_read)
-    is_official = _is_official(neurons, bias, ymax) and equals_recipe(network)
+    is_official = _is_official(neurons, bias, cap) and equals_recipe(network)
     return SourcedNetwork(network, source, is_official)
 
 
@@ -117,10 +133,13 @@ def _is_official(neurons: int, bias: float | None, ymax: float | None) -> bool:
 
 
 def _stored_network(
-    path: Path, neurons: int | None, layers: int | None, bias: float | None
+    path: Path, neurons: int | None, layers: int | None, bias: float | None, ymax: Cap
 ) -> SourcedNetwork:
-    if bias is not None:
-        raise DataError(f"{path}: a store keeps its own bias; convert its source with another one")
+    if bias is not None or ymax != OFFICIAL:
+        word = "cap (ymax)" if bias is None else "bias"
+        raise DataError(
+            f"{path}: a store keeps its own {word}; convert its source with another one"
+        )
     network, is_official = store.read_network(path)
     if neurons is not None and network.n_inputs != neurons:
         raise DataError(f"{path}: a network of {network.n_inputs} inputs, not of {neurons}")
@@ -160,11 +179,19 @@ def open_features(
     ------
     DataError
         If it is not there, damaged, of another size, or has fewer than `count` features.
+    DeviceError
+        If so many do not fit into memory.
     """
     if count is not None and count < 0:
         raise DataError(f"{count} features cannot be")
     if source == DIGITS:
-        made = digit_features(neurons, challenge.FEATURES if count is None else count)
+        wanted = challenge.FEATURES if count is None else count
+        require_bytes(
+            wanted * (DIGIT_BYTES + neurons // DIGIT_BYTES),
+            f"{wanted} features of {neurons} neurons",
+            "take fewer --features",
+        )
+        made = digit_features(neurons, wanted)
         return SourcedFeatures(made, DIGITS, is_official=False)
     path = images_file(folder or default_folder(), progress) if source == RECIPE else Path(source)
     if not path.is_file():
@@ -236,8 +263,8 @@ def _first_there(candidates: list[Path]) -> str | None:
     return next((str(path) for path in candidates if path.exists()), None)
 
 
-def read_truth(path: str, n_features: int) -> npt.NDArray[np.int64]:
-    """Read the true categories among the first `n_features` features, ascending, 1-based.
+def read_truth(path: str, count: int | None = None) -> npt.NDArray[np.int64]:
+    """Read the true categories, ascending, 1-based; only those of the first `count` features.
 
     Raises
     ------
@@ -245,7 +272,7 @@ def read_truth(path: str, n_features: int) -> npt.NDArray[np.int64]:
         If the file is not there or malformed.
     """
     categories = tsv.read_categories(Path(path))
-    return categories[categories <= n_features]
+    return categories if count is None else categories[categories <= count]
 
 
 def read_network(
@@ -254,7 +281,7 @@ def read_network(
     layers: int | None = None,
     *,
     bias: float | None = None,
-    ymax: float | None = challenge.YMAX,
+    ymax: Cap = OFFICIAL,
 ) -> Network:
     """Read a network from files, or make the official one for "recipe"; see `open_network`."""
     return open_network(str(source), neurons, layers, bias, ymax).network

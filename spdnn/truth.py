@@ -42,7 +42,9 @@ def check_nothing(result: Result) -> Check:
     return Check("none", "none", text)
 
 
-def check_list(result: Result, truth: npt.NDArray[np.int64], source: str) -> Check:
+def check_list(
+    result: Result, truth: npt.NDArray[np.int64], source: str, count: int | None = None
+) -> Check:
     """Compare the categories with a list of the true ones.
 
     Parameters
@@ -52,13 +54,16 @@ def check_list(result: Result, truth: npt.NDArray[np.int64], source: str) -> Che
         1-based, ascending.
     source : str
         Where the list comes from, for the text.
+    count : int, optional
+        That only the first so many features were asked for, for the text.
     """
+    part = "" if count is None else f" (of the first {count:,} features)"
     comparison = compare(result.categories, truth)
     n = result.live.size
     if comparison.is_equal:
-        text = f"CHALLENGE PASSED: {n:,} categories, equal to {source}"
+        text = f"CHALLENGE PASSED: {n:,} categories, equal to {source}{part}"
         return Check("list", "passed", text, source)
-    head = f"CHALLENGE FAILED: {n:,} categories, {truth.size:,} in {source}"
+    head = f"CHALLENGE FAILED: {n:,} categories, {truth.size:,} in {source}{part}"
     return Check("list", "failed", "\n".join([head, *_differences(comparison)]), source)
 
 

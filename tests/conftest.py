@@ -1,13 +1,37 @@
+"""What all tests share: where the published data is, and how hypothesis behaves."""
+
 import os
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# A first example may compile kernels, so no example has a deadline; the same examples come
+# on every machine, so that a failure is one for everybody.
+settings.register_profile(
+    "quick",
+    deadline=None,
+    derandomize=True,
+    database=None,
+    max_examples=40,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile("long", settings.get_profile("quick"), max_examples=1000)
+settings.load_profile(os.environ.get("SPDNN_HYPOTHESIS", "quick"))
 
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    default = Path(__file__).resolve().parents[1].parent / "shared" / "data"
-    folder = Path(os.environ.get("SPDNN_TEST_DATA") or default)
+    """Folder of the published files; a test that needs it is skipped where it is not."""
+    default = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
+    folder = Path(os.environ.get("SPDNN_TEST_DATA", default))
     if not folder.is_dir():
-        pytest.skip(f"no reference data in {folder}; SPDNN_TEST_DATA names another folder")
+        pytest.skip(f"no published data in {folder}: set SPDNN_TEST_DATA to a folder that has it")
     return folder
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each test starts in a folder of its own, without settings of the caller's shell."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)

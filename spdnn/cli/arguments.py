@@ -2,9 +2,16 @@
 
 import argparse
 import math
+import os
 from pathlib import Path
 
-from spdnn.sources import FOLDER_VARIABLE, default_folder
+import numpy as np
+
+from spdnn.errors import DataError
+from spdnn.sources import FOLDER_VARIABLE, OFFICIAL, Cap, default_folder
+
+LARGEST = float(np.finfo(np.float32).max)
+"""What float32, the type of all numbers in a network, can hold."""
 
 
 def positive(text: str) -> int:
@@ -28,20 +35,22 @@ def _at_least(text: str, least: int) -> int:
 
 
 def finite(text: str) -> float:
-    """A finite number."""
+    """A number that float32 can hold."""
     try:
         number = float(text)
     except ValueError:
         number = math.nan
-    if not math.isfinite(number):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a finite number")
+    if not abs(number) <= LARGEST:  # NaN is not, either
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of float32's range")
     return number
 
 
-def cap(text: str) -> float | None:
-    """A positive number, or "none"."""
+def cap(text: str) -> Cap:
+    """A positive number, "none" or "official"."""
     if text == "none":
         return None
+    if text == OFFICIAL:
+        return OFFICIAL
     number = finite(text)
     if number <= 0:
         raise argparse.ArgumentTypeError(f"{text!r} is neither a positive number nor none")
@@ -62,7 +71,11 @@ def add_activation(parser: argparse.ArgumentParser) -> None:
         "--bias", type=finite, metavar="B", help="bias of every neuron (default: the official one)"
     )
     parser.add_argument(
-        "--ymax", type=cap, default=32.0, metavar="Y", help="cap of activations, or none (32)"
+        "--ymax",
+        type=cap,
+        default=OFFICIAL,
+        metavar="Y",
+        help="cap of activations, or none (default: the official one, 32)",
     )
 
 
@@ -86,14 +99,14 @@ def writable(path: Path) -> Path:
     DataError
         If its folder is not there or cannot be written to.
     """
-    import os
-
-    from spdnn.errors import DataError
-
-    if path.is_dir():
-        raise DataError(f"cannot write {path}: it is a folder")
-    if not path.parent.is_dir():
-        raise DataError(f"cannot write {path}: there is no folder {path.parent}")
-    if not os.access(path.parent, os.W_OK):
-        raise DataError(f"cannot write {path}: no permission to write into {path.parent}")
+    try:
+        if path.is_dir():
+            raise DataError(f"cannot write {path}: it is a folder")
+        folder = Path(os.path.realpath(path)).parent
+        if not folder.is_dir():
+            raise DataError(f"cannot write {path}: there is no folder {folder}")
+    except OSError as error:  # a name that is too long
+        raise DataError(f"cannot write {path}: {error.strerror or error}") from error
+    if not os.access(folder, os.W_OK):
+        raise DataError(f"cannot write {path}: no permission to write into {folder}")
     return path

@@ -5,9 +5,12 @@ cannot, 130 interrupted.
 """
 
 import argparse
+import os
+import re
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from contextlib import suppress
+from typing import Any, NoReturn
 
 from spdnn.cli import data, info, run
 from spdnn.errors import SpdnnError
@@ -16,8 +19,16 @@ COMMANDS = (run, info, data)
 """Modules with `add_parser`; each sets `command`, a function of the parsed arguments."""
 
 
+_NEGATIVE_NUMBER = re.compile(r"-(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$")
+
+
 class _Parser(argparse.ArgumentParser):
     """Says what is wrong in one line."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        # Older argparse takes -3e-1 for an option that does not exist.
+        self._negative_number_matcher = _NEGATIVE_NUMBER
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
@@ -47,18 +58,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = make_parser().parse_args(arguments)
     try:
         status: int = parsed.command(parsed)
+        sys.stdout.flush()
     except SpdnnError as error:
         print(f"spdnn: error: {error}", file=sys.stderr)
         return 2
     except MemoryError:
-        print("spdnn: error: out of memory: take fewer --features or --threads", file=sys.stderr)
+        text = "out of memory: take fewer --features, --layers or --threads"
+        print(f"spdnn: error: {text}", file=sys.stderr)
         return 2
     except BrokenPipeError:
-        sys.stderr.close()
+        return _give_up_output(2)
+    except OSError as error:  # what no other place has put into words
+        print(f"spdnn: error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("spdnn: interrupted", file=sys.stderr)
         return 130
+    return status
+
+
+def _give_up_output(status: int) -> int:
+    """Nobody reads what is printed: let Python's own flush at the end go nowhere."""
+    with open(os.devnull, "wb") as nowhere, suppress(OSError, ValueError):
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
     return status
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -20,7 +21,7 @@ from spdnn.cli.arguments import (
     writable,
 )
 from spdnn.cli.progress import progress_bar
-from spdnn.engines import ENGINES, MODES, NOT_YET
+from spdnn.engines import ENGINES, MODES, NOT_YET, choose_mode, make_engine
 from spdnn.errors import DataError
 from spdnn.inference import infer, with_reading
 from spdnn.io.files import whole_file
@@ -76,9 +77,7 @@ def add_parser(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Do it; returns 1 if the categories are not the true ones."""
     started = time.perf_counter()
-    for path in (arguments.save_categories, arguments.json):
-        if path is not None:
-            writable(path)
+    _refuse_early(arguments)
     facts = provenance.gather()
     network, features = _open(arguments)
     check = _make_check(arguments, network, features)
@@ -106,14 +105,29 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if verdict.outcome == "failed" else 0
 
 
+def _refuse_early(arguments: argparse.Namespace) -> None:
+    """Find, before any work, what would fail after it: outputs, truth, engine and mode."""
+    outputs = [path for path in (arguments.save_categories, arguments.json) if path is not None]
+    for path in outputs:
+        writable(path)
+    if len(outputs) == 2 and os.path.realpath(outputs[0]) == os.path.realpath(outputs[1]):
+        raise DataError(f"--save-categories and --json would both write {outputs[0]}")
+    if arguments.truth not in (None, NONE):
+        read_truth(arguments.truth)
+    choose_mode(make_engine(arguments.engine, arguments.threads), arguments.mode)
+
+
 def _open(arguments: argparse.Namespace) -> tuple[SourcedNetwork, SourcedFeatures]:
     """Open what was named, or what the data folder holds."""
     neurons, folder = arguments.neurons, arguments.data
     layers = arguments.layers
     if layers is None and not (arguments.weights or "").endswith(".spdnn"):
         raise DataError("say how many --layers (official: " + ", ".join(map(str, DEPTHS)) + ")")
-    weights = arguments.weights or find_weights(folder, neurons, layers)
-    inputs = arguments.inputs or find_inputs(folder, neurons)
+    weights, inputs = arguments.weights, arguments.inputs
+    if weights is None:
+        weights = find_weights(folder, neurons, layers)
+    if inputs is None:
+        inputs = find_inputs(folder, neurons)
     with progress_bar("weights") as progress:
         network = open_network(weights, neurons, layers, arguments.bias, arguments.ymax, progress)
     with progress_bar("inputs") as progress:
@@ -126,14 +140,15 @@ def _make_check(
 ) -> Callable[[Result], Check]:
     """Choose what to judge the run by, before it starts: a list is read first of all."""
     neurons, layers = network.network.n_inputs, network.network.n_layers
-    n_features = features.features.n_features
     is_official = network.is_official and features.is_official
     source: str | None = arguments.truth
     if source is None and is_official:
         source = find_truth(arguments.data, neurons, layers)
     if source is not None and source != NONE:
-        return partial(check_list, truth=read_truth(source, n_features), source=source)
-    if source is None and is_official and layers in DEPTHS and n_features == FEATURES:
+        # Cut only where fewer features were asked for: inputs that end early are a failure.
+        truth = read_truth(source, arguments.features)
+        return partial(check_list, truth=truth, source=source, count=arguments.features)
+    if source is None and is_official and layers in DEPTHS and len(features.features) == FEATURES:
         return partial(check_official, neurons=neurons, layers=layers)
     return check_nothing
 

@@ -23,10 +23,12 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from spdnn.engines.base import Output, Progress, count_edges
+from spdnn.engines.calibrate import measured_costs
 from spdnn.engines.kernels import tile as kernels
+from spdnn.engines.kernels.vectors import LANES
 from spdnn.errors import PlanError
 from spdnn.features import Features
-from spdnn.memory import require_bytes
+from spdnn.memory import l2_bytes, require_bytes
 from spdnn.network import Layer, Network
 from spdnn.plan.cpu import MAY_DROP, N_OUTPUTS, CpuPlan, plan_edges
 from spdnn.threads import checked_threads
@@ -34,8 +36,8 @@ from spdnn.threads import checked_threads
 POOL_BYTES = 256 << 20
 """Activations that may wait for a stage before it runs."""
 
-TILE_BYTES = 512 << 10
-"""A tile; with the one it is turned into it should stay in a core's L2 cache."""
+L2_SHARE = 0.25
+"""Of a core's L2 cache for a tile: there are two, and weights pass through beside them."""
 
 MAX_TILE = 128
 """Features of a tile at most: beyond, weights are reused enough."""
@@ -95,12 +97,13 @@ class CpuEngine:
         ]
         features = Features(network.n_inputs, np.arange(2), np.zeros(1, np.int32))
         self.run(plan_edges(Network(layers)), features)
+        measured_costs()
 
     def plan(self, network: Network, mode: str) -> CpuPlan:
         """Cut all layers into blocks."""
         if mode not in self.modes:
             raise PlanError(f"engine cpu has no mode {mode}")
-        return plan_edges(network)
+        return plan_edges(network, measured_costs())
 
     def run(
         self,
@@ -120,9 +123,8 @@ class CpuEngine:
 
 def tile_width(n_neurons: int) -> int:
     """Features of a tile for layers of `n_neurons` neurons: a multiple of the kernels' lanes."""
-    fitting = TILE_BYTES // (4 * max(n_neurons, 1))
-    lanes = kernels.LANES
-    return max(lanes, min(MAX_TILE, fitting // lanes * lanes))
+    fitting = int(L2_SHARE * l2_bytes()) // (4 * max(n_neurons, 1))
+    return max(LANES, min(MAX_TILE, fitting // LANES * LANES))
 
 
 class _Run:
@@ -218,8 +220,10 @@ class _Run:
         n_neurons = int(self.plan.arrays.layers[stage.end - 1, N_OUTPUTS])
         if not (keeps_matrix or self.keeps_activations):
             n_neurons = 0  # only the numbers of the live features are wanted
-        matrix = np.empty((n_neurons, lanes.size), dtype=np.float32)
-        kernels.store_columns(spare if is_swapped else tile, stride, lanes, matrix)
+        result = spare if is_swapped else tile
+        kept = np.empty(n_neurons * lanes.size + LANES, dtype=np.float32)
+        kernels.keep_lanes(result, n_neurons, stride, lanes, kept, lanes.size)
+        matrix = kept[: n_neurons * lanes.size].reshape(n_neurons, lanes.size)
         return ids.size, Strip(ids[lanes], matrix), n_live
 
     def _report(self, stage: Stage, n_features: int, n_survivors: int) -> None:
@@ -263,15 +267,22 @@ class _Run:
     def _tiles(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
         """Two buffers that belong to the calling thread."""
         if not hasattr(self._of_thread, "tiles"):
-            size = self.plan.max_width * self.width
-            self._of_thread.tiles = np.empty(size, np.float32), np.empty(size, np.float32)
+            size = self.plan.max_width * self.width + LANES
+            self._of_thread.tiles = aligned_empty(size), aligned_empty(size)
         tiles: tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]] = self._of_thread.tiles
         return tiles
 
 
+def aligned_empty(size: int) -> npt.NDArray[np.float32]:
+    """Uninitialised float32 numbers that begin at a multiple of 64 bytes: of a cache line."""
+    longer = np.empty(size + 16, dtype=np.float32)
+    first = -longer.ctypes.data % 64 // 4
+    return longer[first : first + size]
+
+
 def lanes_for(n_features: int) -> int:
     """Lanes that hold so many features: the next multiple of the kernels' lanes."""
-    return -(-n_features // kernels.LANES) * kernels.LANES
+    return -(-n_features // LANES) * LANES
 
 
 def cut_pieces(strips: list[Strip], width: int) -> list[list[Piece]]:

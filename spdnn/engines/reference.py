@@ -8,7 +8,7 @@ import scipy.sparse as sp
 from spdnn.engines.base import Output, Progress, count_edges
 from spdnn.errors import PlanError
 from spdnn.features import Features
-from spdnn.network import Layer, Network
+from spdnn.network import Layer, Network, may_drop_after
 
 
 @dataclass(frozen=True)
@@ -48,13 +48,14 @@ class ReferenceEngine:
         """Run all features through all layers; none is dropped, dead ones are empty rows."""
         y = features.to_csr(np.float64)
         n_live = np.empty(plan.network.n_layers, dtype=np.int64)
-        may_drop = []
+        maps_zero_to_zero = []
         for number, layer in enumerate(plan.network.layers):
             y = next_features(y, layer)
             n_live[number] = np.count_nonzero(np.diff(y.indptr))
-            may_drop.append(layer.bias_rule == "nonzero")
+            maps_zero_to_zero.append(layer.maps_zero_to_zero)
             if progress is not None:
                 progress((number + 1) / n_live.size)
+        may_drop = may_drop_after(maps_zero_to_zero)
         live = np.flatnonzero(np.diff(y.indptr)).astype(np.int64)
         return Output(
             live,

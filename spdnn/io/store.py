@@ -39,6 +39,9 @@ _ZIP64_EXTRA_BYTES = 20
 _ALIGNMENT_FIELD = 0xD935
 """Extra field that other tools write for alignment, too."""
 
+_DAMAGE = (zipfile.BadZipFile, NotImplementedError, OverflowError, ValueError, struct.error)
+"""What zipfile raises for an archive that is none, or was changed."""
+
 
 class StoreWriter:
     """Adds arrays to a store that is being written into `file`."""
@@ -55,10 +58,9 @@ class StoreWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if kind is None:
-            self._zip.close()
-        else:
-            self._zip.fp = None  # or its destructor would try to finish the archive, aloud
+        if kind is not None:
+            self._zip.fp = None  # given up: it would finish the archive when it is collected
+        self._zip.close()
 
     def header(self, kind: str, facts: Mapping[str, Any]) -> None:
         """Write the JSON member: what the store is, and `facts`."""
@@ -67,7 +69,7 @@ class StoreWriter:
 
     def add(self, name: str, array: npt.NDArray[Any]) -> None:
         """Write one array as member ``{name}.npy``, its data aligned."""
-        array = np.asarray(array, order="C")  # ascontiguousarray would make a scalar a row
+        array = np.asarray(array, order="C")  # ascontiguousarray would add an axis to a scalar
         header = io.BytesIO()
         np.lib.format.write_array_header_1_0(
             header, np.lib.format.header_data_from_array_1_0(array)
@@ -86,7 +88,7 @@ class StoreWriter:
             info.extra = struct.pack("<HH", _ALIGNMENT_FIELD, n_padding - 4).ljust(n_padding, b"\0")
         with self._zip.open(info, "w", force_zip64=is_zip64) as member:
             member.write(header.getvalue())
-            member.write(memoryview(array).cast("B") if array.size else b"")
+            member.write(memoryview(array.reshape(-1)).cast("B") if array.size else b"")
 
 
 class Store:
@@ -114,7 +116,7 @@ class Store:
                     self._members = {info.filename: info for info in archive.infolist()}
         except OSError as error:
             raise DataError(f"{path}: {error.strerror or error}") from error
-        except (zipfile.BadZipFile, ValueError) as error:
+        except _DAMAGE as error:
             raise DataError(f"{path}: not a store, or one that was cut short ({error})") from error
         self._checked: set[str] = set()
         try:
@@ -137,10 +139,15 @@ class Store:
         info = self._members.get(member)
         if info is None:
             raise DataError(f"{self.path}: damaged store: {member} is missing")
-        n_name, n_extra = struct.unpack_from("<HH", self._map, info.header_offset + 26)
-        start = info.header_offset + _LOCAL_HEADER_BYTES + n_name + n_extra
+        lengths = self._map[info.header_offset : info.header_offset + _LOCAL_HEADER_BYTES][26:]
+        n_name, n_extra = struct.unpack("<HH", lengths.ljust(4, b"\0"))
+        name_start = info.header_offset + _LOCAL_HEADER_BYTES
+        start = name_start + n_name + n_extra
         data = memoryview(self._map)[start : start + info.file_size]
         if member not in self._checked:
+            # The name stands twice, so that a changed one cannot lead to another layer's data.
+            if self._map[name_start : name_start + n_name] != member.encode():
+                raise DataError(f"{self.path}: damaged store: the name of {member} was changed")
             if len(data) != info.file_size or zlib.crc32(data) != info.CRC:
                 raise DataError(f"{self.path}: damaged store: checksum of {member} is wrong")
             self._checked.add(member)

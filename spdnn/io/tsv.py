@@ -1,5 +1,7 @@
 """The published text files: layers, inputs and categories, packed or not."""
 
+import gzip
+import io
 import os
 import re
 import tarfile
@@ -18,10 +20,15 @@ from spdnn import challenge
 from spdnn.errors import DataError
 from spdnn.features import Features, index_dtype
 from spdnn.io.triples import gunzip, parse_triples, read_bytes, triples_to_csr
+from spdnn.memory import require_bytes
 from spdnn.network import Layer, Network
 
 ARCHIVE_SUFFIXES = (".tar.gz", ".tgz", ".tar")
 
+ARCHIVE_BUFFER = 1 << 20
+"""Bytes read from an archive at a time."""
+
+_GZIP_MAGIC = b"\x1f\x8b"
 _LAYER_NAME = re.compile(r"n(\d+)-l(\d+)\.tsv(?:\.gz)?")
 
 
@@ -39,7 +46,7 @@ def read_layers(
     path : Path
         A folder holding ``n{N}-l{l}.tsv`` (or ``.tsv.gz``) files, a folder holding
         ``neuron{N}/`` with them, or a tar archive (``.tar``, ``.tar.gz``, ``.tgz``) of them
-        in any order.
+        in any order. Where a folder has a layer packed and unpacked, the unpacked one is read.
     neurons, layers : int
         Size of the square layers and how many to read.
     make_layer : callable
@@ -50,8 +57,18 @@ def read_layers(
     Raises
     ------
     DataError
-        If a layer file is missing, or one is malformed (with file and line).
+        If a layer file is missing or twice in an archive, or one is malformed (with file and
+        line).
+    DeviceError
+        If so many layers of that size do not fit into memory.
     """
+    require_bytes(
+        layers * (neurons + 1) * np.dtype(np.int32).itemsize,
+        f"a network of {layers} layers of {neurons} neurons",
+        "take fewer --layers",
+    )
+
+    is_archive = path.name.endswith(ARCHIVE_SUFFIXES)
 
     def parse(name: str, read: Callable[[], bytes]) -> Layer:
         weights = _parse_weights(name, read, neurons)
@@ -70,11 +87,14 @@ def read_layers(
                     continue
                 sizes_seen.add(int(match[1]))
                 index = int(match[2])
-                if int(match[1]) == neurons and 1 <= index <= layers and index not in parsed:
+                if int(match[1]) != neurons or not 1 <= index <= layers:
+                    continue
+                if index not in parsed:
                     parsed[index] = pool.submit(parse, name, read)
-            missing = [index for index in range(1, layers + 1) if index not in parsed]
-            if missing:
-                raise _missing_layers(path, neurons, layers, missing, sizes_seen)
+                elif is_archive:
+                    raise DataError(f"{path}: layer {index} is twice in it, again as {name}")
+            if len(parsed) < layers:
+                raise _missing_layers(path, neurons, layers, set(parsed), sizes_seen)
             result = []
             for index in range(1, layers + 1):
                 result.append(parsed[index].result())
@@ -109,7 +129,9 @@ def iterate_weights(path: Path, neurons: int) -> Iterator[tuple[int, str, sp.csr
         If there is no such layer, or one is malformed (with file and line).
     """
     sizes_seen: set[int] = set()
-    for name, read in _members(path, neurons):
+    is_single = _LAYER_NAME.fullmatch(path.name) and path.is_file()
+    single = [(str(path), partial(read_bytes, path))]
+    for name, read in single if is_single else _members(path, neurons):
         match = _LAYER_NAME.fullmatch(Path(name).name)
         if match is None:
             continue
@@ -117,24 +139,23 @@ def iterate_weights(path: Path, neurons: int) -> Iterator[tuple[int, str, sp.csr
         if int(match[1]) == neurons:
             yield int(match[2]), name, _parse_weights(name, read, neurons)
     if neurons not in sizes_seen:
-        raise _missing_layers(path, neurons, 1, [1], sizes_seen)
+        raise _missing_layers(path, neurons, 1, set(), sizes_seen)
 
 
 def _parse_weights(name: str, read: Callable[[], bytes], neurons: int) -> sp.csr_array:
     data = read()
-    if name.endswith(".gz"):
-        data = gunzip(data, name)
     triples = parse_triples(data, name)
     return triples_to_csr(triples, data, name, (neurons, neurons), ("input", "output"))
 
 
 def _missing_layers(
-    path: Path, neurons: int, layers: int, missing: list[int], sizes_seen: set[int]
+    path: Path, neurons: int, layers: int, found: set[int], sizes_seen: set[int]
 ) -> DataError:
-    first = challenge.layer_file(neurons, missing[0])
-    text = f"{path}: layer {missing[0]} of {layers} is missing (no {first} in it)"
-    if len(missing) > 1:
-        text += f", and {len(missing) - 1} more"
+    missing = next(index for index in range(1, layers + 1) if index not in found)
+    first = challenge.layer_file(neurons, missing)
+    text = f"{path}: layer {missing} of {layers} is missing (no {first} in it)"
+    if layers - len(found) > 1:
+        text += f", and {layers - len(found) - 1} more"
     if sizes_seen and neurons not in sizes_seen:
         text += f"; it holds layers of {', '.join(map(str, sorted(sizes_seen)))} neurons"
     return DataError(text)
@@ -144,8 +165,6 @@ def _members(path: Path, neurons: int) -> Iterator[tuple[str, Callable[[], bytes
     """Yield names, and functions that read them, of the files of an archive or folder."""
     if path.name.endswith(ARCHIVE_SUFFIXES):
         return _archive_members(path)
-    if path.is_file():
-        return iter([(str(path), path.read_bytes)])
     return _folder_members(path, neurons)
 
 
@@ -155,28 +174,52 @@ def _folder_members(path: Path, neurons: int) -> Iterator[tuple[str, Callable[[]
         folder = path
     try:
         files = sorted(folder.iterdir())
+    except NotADirectoryError as error:
+        kinds = ", ".join(ARCHIVE_SUFFIXES)
+        raise DataError(
+            f"{path}: neither a folder of layer files, nor an archive ({kinds}), nor a store"
+        ) from error
     except OSError as error:
         raise DataError(f"{folder}: {error.strerror or error}") from error
     for file in files:
-        yield str(file), file.read_bytes
+        yield str(file), partial(read_bytes, file)
 
 
 def _archive_members(path: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
     """Yield the files of a tar archive in one pass, unpacked in the caller's thread."""
     try:
-        with tarfile.open(path, mode="r|*") as archive:
-            for member in archive:
-                if not member.isfile() or _LAYER_NAME.fullmatch(Path(member.name).name) is None:
-                    continue
-                file = archive.extractfile(member)
-                data = file.read() if file is not None else b""
-                if len(data) != member.size:
-                    raise DataError(f"{path}: truncated archive, in {member.name}")
-                yield f"{path.name}:{member.name}", partial(bytes, data)
+        with _unpacked(path) as stream:
+            with tarfile.open(fileobj=stream, mode="r|", bufsize=ARCHIVE_BUFFER) as archive:
+                for member in archive:
+                    if not member.isfile() or _LAYER_NAME.fullmatch(Path(member.name).name) is None:
+                        continue
+                    file = archive.extractfile(member)
+                    data = file.read() if file is not None else b""
+                    if len(data) != member.size:
+                        raise DataError(f"{path}: truncated archive, in {member.name}")
+                    name = f"{path.name}:{member.name}"
+                    yield name, partial(gunzip if name.endswith(".gz") else _as_it_is, data, name)
+            while stream.read(ARCHIVE_BUFFER):
+                pass  # the checksum stands at the very end
+    except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: damaged or truncated archive ({error})") from error
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from error
-    except (tarfile.TarError, EOFError, zlib.error) as error:
-        raise DataError(f"{path}: damaged or truncated archive ({error})") from error
+
+
+def _unpacked(path: Path) -> gzip.GzipFile | io.BufferedReader:
+    """Open a tar file, gzipped or not, as a stream.
+
+    Not left to tarfile, which unpacks streams without a look at gzip's checksum: a changed
+    bit would become another weight.
+    """
+    with open(path, "rb") as file:
+        is_gzip = file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
+    return gzip.open(path) if is_gzip else open(path, "rb")
+
+
+def _as_it_is(data: bytes, name: str) -> bytes:
+    return data
 
 
 def read_inputs(path: Path, neurons: int) -> Features:
@@ -198,10 +241,17 @@ def read_inputs(path: Path, neurons: int) -> Features:
     ------
     DataError
         If a line is malformed (with its number).
+    DeviceError
+        If so many images do not fit into memory.
     """
     data, name = read_bytes(path), str(path)
     triples = parse_triples(data, name)
     n_images = int(triples.row.max(initial=0))
+    require_bytes(
+        2 * n_images * np.dtype(np.int64).itemsize,
+        f"{path}: images up to number {n_images}",
+        "check the numbers in its first column",
+    )
     csr = triples_to_csr(triples, data, name, (n_images, neurons), ("image", "neuron"))
     csr.eliminate_zeros()
     values = None if (csr.data == 1).all() else csr.data
@@ -215,21 +265,26 @@ def read_categories(path: Path) -> npt.NDArray[np.int64]:
     Raises
     ------
     DataError
-        If a line is not a positive number or a number stands twice.
+        If a line is not a positive number or a number stands twice (with the line's number).
     """
-    data = read_bytes(path)
-    numbers: list[int] = []
-    for number, line in enumerate(data.splitlines(), start=1):
-        if not line.strip():
+    lines: dict[int, int] = {}
+    for number, line in enumerate(read_bytes(path).splitlines(), start=1):
+        text = line.strip()
+        if not text:
             continue
-        try:
-            numbers.append(int(line))
-        except ValueError:
-            text = line[:40].decode("utf-8", "replace")
-            raise DataError(f"{path}, line {number}: {text!r} is not a feature number") from None
-        if numbers[-1] < 1:
-            raise DataError(f"{path}, line {number}: feature numbers count from 1")
-    categories = np.unique(np.array(numbers, dtype=np.int64))
-    if categories.size != len(numbers):
-        raise DataError(f"{path}: a feature number is named twice")
-    return categories
+        # isdigit first: int() takes more than digits. 18 of them always fit into 64 bits.
+        if not text.removeprefix(b"-").isdigit() or len(text) > 18:
+            shown = line[:40].decode("utf-8", "replace")
+            raise DataError(f"{path}, line {number}: {shown!r} is not a feature number")
+        category = int(text)
+        if category < 1:
+            raise DataError(
+                f"{path}, line {number}: {category} is not a feature number (they count from 1)"
+            )
+        if category in lines:
+            raise DataError(
+                f"{path}, line {number}: feature {category} is named a second time, "
+                f"first in line {lines[category]}"
+            )
+        lines[category] = number
+    return np.array(sorted(lines), dtype=np.int64)

@@ -18,8 +18,49 @@ from spdnn.plan.groups import group_columns
 MAX_ROWS = 8
 """Outputs of a block. Blocks have 8, 4, 2 or 1 rows: one compiled kernel each."""
 
+ROWS = (8, 4, 2, 1)
+"""Possible rows of a block."""
+
 N_ROWS, N_INPUTS, INDEX_START, WEIGHT_START, IS_SHARED = range(5)
 """Columns of the block table."""
+
+
+class BlockCosts(NamedTuple):
+    """What a block costs, in any one unit: ``fixed + n_inputs * per_input``.
+
+    Attributes
+    ----------
+    fixed, per_input : ndarray, shape (2, 4), float64
+        For ELL and shared blocks, of as many rows as `ROWS` says.
+    """
+
+    fixed: npt.NDArray[np.float64]
+    per_input: npt.NDArray[np.float64]
+
+    def of_shared(
+        self, n_outputs: npt.NDArray[np.int64], n_inputs: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.float64]:
+        """Cost of groups of `n_outputs` outputs that share `n_inputs` inputs, as shared blocks."""
+        cost: npt.NDArray[np.float64] = np.zeros(n_outputs.size)
+        left = n_outputs.copy()
+        for kind, rows in enumerate(ROWS):
+            cost += left // rows * (self.fixed[1, kind] + n_inputs * self.per_input[1, kind])
+            left %= rows
+        return cost
+
+    def of_alone(
+        self, n_outputs: npt.NDArray[np.int64], n_inputs: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.float64]:
+        """Cost of as many outputs in full ELL blocks, together with others of their degree."""
+        one: npt.NDArray[np.float64] = self.fixed[0, 0] + n_inputs * self.per_input[0, 0]
+        return one * n_outputs / MAX_ROWS
+
+
+TYPICAL_COSTS = BlockCosts(
+    np.array([[8.0, 5.0, 4.0, 3.0]] * 2),
+    np.array([[16.0, 8.0, 4.0, 2.0], [8.0, 5.0, 3.0, 2.0]]),
+)
+"""Roughly, in cycles; an engine measures its own."""
 
 
 class LayerBlocks(NamedTuple):
@@ -43,7 +84,11 @@ class LayerBlocks(NamedTuple):
     order: npt.NDArray[np.int32]
 
 
-def cut_layer(weights: sp.csr_array, input_position: npt.NDArray[np.int32]) -> LayerBlocks:
+def cut_layer(
+    weights: sp.csr_array,
+    input_position: npt.NDArray[np.int32],
+    costs: BlockCosts = TYPICAL_COSTS,
+) -> LayerBlocks:
     """Cut a layer into blocks.
 
     Parameters
@@ -51,12 +96,18 @@ def cut_layer(weights: sp.csr_array, input_position: npt.NDArray[np.int32]) -> L
     weights : csr_array, shape (n_inputs, n_outputs), float32
     input_position : ndarray, shape (n_inputs,), int32
         Where each input stands, from the order of the layer before.
+    costs : BlockCosts
+        A group of outputs becomes shared blocks only where that is cheaper. The choice moves
+        outputs, but changes no sum.
     """
     columns = weights.tocsc()
     group, n_groups = group_columns(columns.indptr, columns.indices)
     group_size = np.bincount(group, minlength=n_groups)
-    is_alone = group_size[group] == 1
     degree = np.diff(columns.indptr)
+    group_degree = np.zeros(n_groups, dtype=np.int64)
+    group_degree[group] = degree
+    shared, alone = (cost(group_size, group_degree) for cost in (costs.of_shared, costs.of_alone))
+    is_alone = ((group_size == 1) | (shared > alone))[group]
     # Groups in the order of their first output, then the others by degree.
     order = np.lexsort((np.where(is_alone, degree, group), is_alone)).astype(np.int32)
     n_shared = int(np.count_nonzero(~is_alone))

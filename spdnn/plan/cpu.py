@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from spdnn.features import index_dtype
 from spdnn.memory import require_bytes
-from spdnn.network import Network
-from spdnn.plan.blocks import INDEX_START, WEIGHT_START, cut_layer
+from spdnn.network import Network, may_drop_after
+from spdnn.plan.blocks import INDEX_START, TYPICAL_COSTS, WEIGHT_START, BlockCosts, cut_layer
 
 FIRST_BLOCK, END_BLOCK, N_OUTPUTS, BIAS_START, IS_RELU, TESTS_NONZERO, MAY_DROP = range(7)
 """Columns of the layer table."""
@@ -76,8 +76,14 @@ class CpuPlan:
         return len(self.layer_edges)
 
 
-def plan_edges(network: Network) -> CpuPlan:
+def plan_edges(network: Network, costs: BlockCosts = TYPICAL_COSTS) -> CpuPlan:
     """Plan a network for mode ``edges``: every edge is kept.
+
+    Parameters
+    ----------
+    network : Network
+    costs : BlockCosts
+        What the engine's kernels take for a block.
 
     Raises
     ------
@@ -99,7 +105,7 @@ def plan_edges(network: Network) -> CpuPlan:
     order = position
     dtype = index_dtype(network.max_width)
     for number, layer in enumerate(network.layers):
-        cut = cut_layer(layer.weights, position)
+        cut = cut_layer(layer.weights, position, costs)
         order = cut.order
         position = np.empty_like(order)
         position[order] = np.arange(order.size, dtype=np.int32)
@@ -123,7 +129,7 @@ def plan_edges(network: Network) -> CpuPlan:
         n_indices += cut.indices.size
         n_weights += cut.weights.size
         layers[number, END_BLOCK] = n_blocks
-    layers[:, MAY_DROP] = _may_drop_after(maps_zero_to_zero)
+    layers[:, MAY_DROP] = may_drop_after(maps_zero_to_zero)
     arrays = PlanArrays(
         layers,
         caps,
@@ -133,9 +139,3 @@ def plan_edges(network: Network) -> CpuPlan:
         np.concatenate(biases),
     )
     return CpuPlan("edges", network.n_inputs, network.max_width, network.layer_edges, arrays, order)
-
-
-def _may_drop_after(maps_zero_to_zero: list[bool]) -> npt.NDArray[np.bool_]:
-    """A feature of zeros may go after a layer if all layers behind it map zeros to zeros."""
-    from_here: npt.NDArray[np.bool_] = np.logical_and.accumulate(maps_zero_to_zero[::-1])[::-1]
-    return np.append(from_here[1:], True)

@@ -41,7 +41,9 @@ def group_columns(
     size = 2
     while size < 2 * n_columns:
         size *= 2
-    slots = np.full(size, _EMPTY, dtype=np.int32)  # the first column of each group met so far
+    slots = np.empty(size, dtype=np.int32)  # the first column of each group met so far
+    for empty in range(size):
+        slots[empty] = _EMPTY
     group = np.empty(n_columns, dtype=np.int32)
     n_groups = 0
     for column in range(n_columns):
@@ -62,10 +64,10 @@ def group_columns(
                 break
             other_start = indptr[other]
             is_equal = indptr[other + 1] - other_start == stop - start
-            k = 0
-            while is_equal and k < stop - start:
-                is_equal = indices[other_start + k] == indices[start + k]
-                k += 1
+            n_same = 0
+            while is_equal and n_same < stop - start:
+                is_equal = indices[other_start + n_same] == indices[start + n_same]
+                n_same += 1
             if is_equal:
                 group[column] = group[other]
                 break

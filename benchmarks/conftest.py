@@ -1,0 +1,61 @@
+"""Prints, under pytest-benchmark's own table, the ratios that the benchmarks are about."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import pytest
+
+ROUNDS = 5
+_LINES: list[tuple[str, str, str]] = []
+
+
+@dataclass
+class Pair:
+    """Two things timed in turn, so that a drifting machine slows both."""
+
+    benchmark: Any
+    ours: list[float] = field(default_factory=list)
+    theirs: list[float] = field(default_factory=list)
+
+    def time(self, ours: Callable[[], Any], theirs: Callable[[], Any]) -> None:
+        def timed(run: Callable[[], Any], seconds: list[float]) -> None:
+            start = perf_counter()
+            run()
+            seconds.append(perf_counter() - start)
+
+        self.benchmark.pedantic(
+            timed,
+            setup=lambda: timed(theirs, self.theirs) or ((ours, self.ours), {}),
+            rounds=ROUNDS,
+        )
+
+    @property
+    def speedup(self) -> float:
+        """Median of theirs over median of ours."""
+        return median(self.theirs) / median(self.ours)
+
+
+@pytest.fixture
+def pair(benchmark: Any) -> Pair:
+    return Pair(benchmark)
+
+
+@pytest.fixture
+def report() -> Callable[[str, str, str], None]:
+    """Keep a line for the end: what, the figure measured, the goal."""
+
+    def keep(what: str, figure: str, goal: str) -> None:
+        _LINES.append((what, figure, goal))
+
+    return keep
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    if not _LINES:
+        return
+    terminalreporter.section("ratios (medians of five, in turn)")
+    for what, figure, goal in _LINES:
+        terminalreporter.write_line(f"{what:<66}{figure:>12}   goal {goal}")

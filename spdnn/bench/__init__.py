@@ -1,0 +1,1 @@
+"""Measuring: other people's ways to run the same networks, to compare with."""

@@ -1,0 +1,380 @@
+"""The explicit-vector micro-kernel: a block of outputs for a few vectors of features.
+
+It is written in LLVM's vector types, since numba's plain loops do not keep a block of sums in
+registers. `rows` x `vectors` sums stay in registers over all inputs; an input's vectors are
+loaded once for all rows of a shared block; weights are broadcast; bias, ReLU and cap
+follow in registers, and what is stored is also tested for being live.
+
+LLVM splits or scalarises vectors that a CPU does not have, so every shape runs everywhere;
+`vector_shape` picks the one whose sums fit into the registers of this CPU.
+"""
+
+import os
+import platform
+from typing import Any, NamedTuple
+
+import llvmlite.binding
+import numba
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+LANES = 16
+"""Features that are computed together at least; tiles are as wide as a multiple of it."""
+
+_I32, _I64, _F32 = ir.IntType(32), ir.IntType(64), ir.FloatType()
+
+
+class VectorShape(NamedTuple):
+    """How many sums to hold in registers.
+
+    Attributes
+    ----------
+    width : int
+        Float32 numbers of a vector; 0 for plain loops without explicit vectors.
+    rows : int
+        Rows taken at a time; a block with more is taken in parts.
+    sums : int
+        Vectors of sums to hold at a time: with fewer rows, more features.
+    """
+
+    width: int
+    rows: int
+    sums: int
+
+
+SHAPES = {
+    "avx512": VectorShape(16, 8, 16),  # of 32 registers
+    "avx2": VectorShape(8, 4, 8),  # of 16 registers
+    "neon": VectorShape(4, 4, 16),  # of 32 registers
+    "plain": VectorShape(0, 1, 1),
+}
+"""By instruction set; `SPDNN_VECTORS` picks one by name, any of them runs on any CPU."""
+
+
+def vector_shape() -> str:
+    """Name of the shape in `SHAPES` for this CPU, or the one that ``SPDNN_VECTORS`` names."""
+    asked = os.environ.get("SPDNN_VECTORS", "")
+    if asked in SHAPES:
+        return asked
+    if platform.machine() in ("aarch64", "arm64"):
+        return "neon"
+    features = llvmlite.binding.get_host_cpu_features()
+    if numba.config.CPU_NAME not in (None, "host"):
+        return "plain"  # the user has told numba to compile for another CPU than this one
+    if features.get("avx512f"):
+        return "avx512"
+    return "avx2" if features.get("avx2") and features.get("fma") else "plain"
+
+
+VECTOR_SHAPE = vector_shape()
+
+
+@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def block_sums(
+    typing_context: Any,
+    rows: Any,
+    vectors: Any,
+    width: Any,
+    is_shared: Any,
+    weights: Any,
+    weight_start: Any,
+    weight_step: Any,
+    indices: Any,
+    index_start: Any,
+    index_step: Any,
+    n_inputs: Any,
+    source: Any,
+    target: Any,
+    position: Any,
+    lane: Any,
+    stride: Any,
+    bias: Any,
+    bias_start: Any,
+    cap: Any,
+    is_relu: Any,
+    tests_nonzero: Any,
+) -> Any:
+    """Compute `rows` outputs for ``vectors * width`` features of a tile.
+
+    The first four arguments are constants. Row r reads weight k at ``weight_start +
+    k * weight_step + r`` and its index at ``index_start + k * index_step`` (shared) or ``+ r``
+    (not shared); output r goes to neuron position ``position + r``, lanes from `lane` on.
+
+    ``vectors * width`` is at most 64. Rows of `source` and `target` begin at multiples of 64 bytes.
+
+    Returns
+    -------
+    uint64
+        Bit f is set where one of the outputs of feature ``lane + f`` is not zero.
+    """
+    constants = (rows, vectors, width, is_shared)
+    if not all(isinstance(constant, types.IntegerLiteral) for constant in constants):
+        return None
+    shape = tuple(constant.literal_value for constant in constants)
+    signature = types.uint64(
+        *constants,
+        weights,
+        types.int64,
+        types.int64,
+        indices,
+        types.int64,
+        types.int64,
+        types.int64,
+        source,
+        target,
+        types.int64,
+        types.int64,
+        types.int64,
+        bias,
+        types.int64,
+        types.float32,
+        types.int64,
+        types.int64,
+    )
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        values = []
+        for kind, value in zip(signature.args, arguments, strict=True):
+            if isinstance(kind, types.Array):
+                value = _data_address(context, builder, kind, value)
+            values.append(value)
+        emitter = _Emitter(builder, shape, index_bytes=indices.dtype.bitwidth // 8)
+        return emitter.block(*values[len(shape) :])
+
+    return signature, codegen
+
+
+def _data_address(context: Any, builder: Any, kind: Any, array: Any) -> Any:
+    """Address of an array's first element, as a 64-bit number."""
+    return builder.ptrtoint(context.make_array(kind)(context, builder, array).data, _I64)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def compress_lanes(
+    typing_context: Any, source: Any, source_start: Any, bits: Any, target: Any, target_start: Any
+) -> Any:
+    """Copy those of 16 numbers whose bit is set, side by side, from one array to another.
+
+    Reads ``source[source_start : source_start + 16]`` before it writes, and may write as many from
+    ``target[target_start]`` on, those beyond the copied numbers being of no meaning.
+    """
+    signature = types.void(source, types.int64, types.uint64, target, types.int64)
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        source, source_start, bits, target, target_start = arguments
+        vector = ir.VectorType(_F32, LANES)
+        flags = ir.VectorType(ir.IntType(1), LANES)
+
+        def place(array: Any, kind: Any, start: Any) -> Any:
+            offset = builder.mul(start, ir.Constant(_I64, 4))
+            return builder.add(_data_address(context, builder, kind, array), offset)
+
+        start = builder.inttoptr(
+            place(source, signature.args[0], source_start), vector.as_pointer()
+        )
+        values = builder.load(start, align=4)
+        mask = builder.bitcast(builder.trunc(bits, ir.IntType(LANES)), flags)
+        end = place(target, signature.args[3], target_start)
+        if VECTOR_SHAPE == "avx512":
+            # The instruction that compresses into a register; the one into memory is far slower.
+            kind = ir.FunctionType(vector, [vector, vector, flags])
+            name = f"llvm.x86.avx512.mask.compress.v{LANES}f32"
+            function = cgutils.get_or_insert_function(builder.module, kind, name)
+            packed = builder.call(function, [values, ir.Constant(vector, [0.0] * LANES), mask])
+            builder.store(packed, builder.inttoptr(end, vector.as_pointer()), align=4)
+        else:
+            kind = ir.FunctionType(ir.VoidType(), [vector, _F32.as_pointer(), flags])
+            name = f"llvm.masked.compressstore.v{LANES}f32"
+            function = cgutils.get_or_insert_function(builder.module, kind, name)
+            builder.call(function, [values, builder.inttoptr(end, _F32.as_pointer()), mask])
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+class _Emitter:
+    """Writes the LLVM code of one `block_sums`; addresses are 64-bit numbers, in bytes."""
+
+    def __init__(self, builder: Any, shape: tuple[int, int, int, int], index_bytes: int) -> None:
+        self.builder = builder
+        self.rows, self.vectors, self.width, self.is_shared = shape
+        self.index_type = ir.IntType(8 * index_bytes)
+        self.index_bytes = index_bytes
+        self.vector = ir.VectorType(_F32, self.width)
+        self.zero = ir.Constant(self.vector, [0.0] * self.width)
+
+    def number(self, value: int) -> Any:
+        return ir.Constant(_I64, value)
+
+    def address(self, base: Any, index: Any, n_bytes: int) -> Any:
+        return self.builder.add(base, self.builder.mul(index, self.number(n_bytes)))
+
+    def load(self, address: Any, kind: Any, align: int) -> Any:
+        return self.builder.load(self.builder.inttoptr(address, kind.as_pointer()), align=align)
+
+    def splat(self, value: Any) -> Any:
+        undefined = ir.Constant(self.vector, ir.Undefined)
+        first = self.builder.insert_element(undefined, value, ir.Constant(_I32, 0))
+        mask = ir.Constant(ir.VectorType(_I32, self.width), [0] * self.width)
+        return self.builder.shuffle_vector(first, undefined, mask)
+
+    def fused(self, a: Any, b: Any, c: Any) -> Any:
+        kind = ir.FunctionType(self.vector, [self.vector] * 3)
+        name = f"llvm.fma.v{self.width}f32"
+        function = cgutils.get_or_insert_function(self.builder.module, kind, name)
+        return self.builder.call(function, [a, b, c])
+
+    def block(
+        self,
+        weights: Any,
+        weight_start: Any,
+        weight_step: Any,
+        indices: Any,
+        index_start: Any,
+        index_step: Any,
+        n_inputs: Any,
+        source: Any,
+        target: Any,
+        position: Any,
+        lane: Any,
+        stride: Any,
+        bias: Any,
+        bias_start: Any,
+        cap: Any,
+        is_relu: Any,
+        tests_nonzero: Any,
+    ) -> Any:
+        builder = self.builder
+        row_bytes = builder.mul(stride, self.number(4))
+        source = self.address(source, lane, 4)
+        sums = self.sums(
+            n_inputs,
+            self.address(weights, weight_start, 4),
+            builder.mul(weight_step, self.number(4)),
+            self.address(indices, index_start, self.index_bytes),
+            builder.mul(index_step, self.number(self.index_bytes)),
+            source,
+            row_bytes,
+        )
+        sums = self.with_bias(sums, self.address(bias, bias_start, 4), tests_nonzero)
+        target = builder.add(self.address(target, lane, 4), builder.mul(position, row_bytes))
+        return self.store(sums, target, row_bytes, cap, is_relu)
+
+    def sums(
+        self,
+        n_inputs: Any,
+        weights: Any,
+        weight_step: Any,
+        indices: Any,
+        index_step: Any,
+        source: Any,
+        row_bytes: Any,
+    ) -> list[list[Any]]:
+        """The loop over the inputs: `rows` x `vectors` sums, each adding in the order of k."""
+        builder = self.builder
+        before = builder.block
+        loop = builder.function.append_basic_block("inputs")
+        after = builder.function.append_basic_block("sums")
+        nothing = self.number(0)
+        builder.cbranch(builder.icmp_signed(">", n_inputs, nothing), loop, after)
+        builder.position_at_end(loop)
+        k, weight, index = builder.phi(_I64), builder.phi(_I64), builder.phi(_I64)
+        places = [(r, v) for r in range(self.rows) for v in range(self.vectors)]
+        so_far = {place: builder.phi(self.vector) for place in places}
+        summed = {}
+        inputs = self.inputs(index, source, row_bytes) if self.is_shared else []
+        for r in range(self.rows):
+            if not self.is_shared:
+                own = builder.add(index, self.number(self.index_bytes * r))
+                inputs = self.inputs(own, source, row_bytes)
+            w = self.splat(self.load(builder.add(weight, self.number(4 * r)), _F32, 4))
+            for v in range(self.vectors):
+                summed[r, v] = self.fused(w, inputs[v], so_far[r, v])
+        next_k = builder.add(k, self.number(1))
+        for phi, start, following in (
+            (k, nothing, next_k),
+            (weight, weights, builder.add(weight, weight_step)),
+            (index, indices, builder.add(index, index_step)),
+            *((so_far[place], self.zero, summed[place]) for place in places),
+        ):
+            phi.add_incoming(start, before)
+            phi.add_incoming(following, loop)
+        builder.cbranch(builder.icmp_signed("<", next_k, n_inputs), loop, after)
+        builder.position_at_end(after)
+        result = {place: builder.phi(self.vector) for place in places}
+        for place in places:
+            result[place].add_incoming(self.zero, before)
+            result[place].add_incoming(summed[place], loop)
+        return [[result[r, v] for v in range(self.vectors)] for r in range(self.rows)]
+
+    def inputs(self, index: Any, source: Any, row_bytes: Any) -> list[Any]:
+        """Load the vectors of the input whose position stands at address `index`."""
+        builder = self.builder
+        position = self.load(index, self.index_type, self.index_bytes)
+        start = builder.add(source, builder.mul(builder.zext(position, _I64), row_bytes))
+        n_bytes = 4 * self.width
+        return [
+            self.load(builder.add(start, self.number(n_bytes * v)), self.vector, n_bytes)
+            for v in range(self.vectors)
+        ]
+
+    def with_bias(self, sums: list[list[Any]], bias: Any, tests_nonzero: Any) -> list[list[Any]]:
+        """Add each row's bias; with `tests_nonzero` only where the sum is not zero."""
+        builder = self.builder
+        biases = [
+            self.splat(self.load(builder.add(bias, self.number(4 * r)), _F32, 4))
+            for r in range(self.rows)
+        ]
+        added = [[builder.fadd(s, b) for s in row] for row, b in zip(sums, biases, strict=True)]
+        before = builder.block
+        test = builder.function.append_basic_block("nonzero")
+        after = builder.function.append_basic_block("biased")
+        builder.cbranch(builder.icmp_signed("!=", tests_nonzero, self.number(0)), test, after)
+        builder.position_at_end(test)
+        tested = [
+            [
+                builder.select(builder.fcmp_ordered("==", s, self.zero), self.zero, a)
+                for s, a in zip(*rows, strict=True)
+            ]
+            for rows in zip(sums, added, strict=True)
+        ]
+        builder.branch(after)
+        builder.position_at_end(after)
+        result = [[builder.phi(self.vector) for _ in row] for row in sums]
+        for phis, plain, with_test in zip(result, added, tested, strict=True):
+            for phi, a, t in zip(phis, plain, with_test, strict=True):
+                phi.add_incoming(a, before)
+                phi.add_incoming(t, test)
+        return result
+
+    def store(
+        self, sums: list[list[Any]], target: Any, row_bytes: Any, cap: Any, is_relu: Any
+    ) -> Any:
+        """Cut off below and above, store, and return the bits of the live features."""
+        builder = self.builder
+        lowest = ir.Constant(_F32, float("-inf"))
+        is_relu = builder.icmp_signed("!=", is_relu, self.number(0))
+        floor = self.splat(builder.select(is_relu, ir.Constant(_F32, 0.0), lowest))
+        ceiling = self.splat(cap)
+        live: list[Any] = [None] * self.vectors
+        for r, row in enumerate(sums):
+            start = builder.add(target, builder.mul(row_bytes, self.number(r)))
+            for v, value in enumerate(row):
+                # Written so that each becomes one maximum or minimum instruction.
+                above = builder.fcmp_ordered(">", value, floor)
+                value = builder.select(above, value, floor)
+                below = builder.fcmp_ordered("<", value, ceiling)
+                value = builder.select(below, value, ceiling)
+                n_bytes = 4 * self.width
+                place = builder.add(start, self.number(n_bytes * v))
+                pointer = builder.inttoptr(place, self.vector.as_pointer())
+                builder.store(value, pointer, align=n_bytes)
+                is_live = builder.fcmp_unordered("!=", value, self.zero)
+                live[v] = is_live if r == 0 else builder.or_(live[v], is_live)
+        bits = self.number(0)
+        for v, is_live in enumerate(live):
+            mask = builder.zext(builder.bitcast(is_live, ir.IntType(self.width)), _I64)
+            bits = builder.or_(bits, builder.shl(mask, self.number(self.width * v)))
+        return bits

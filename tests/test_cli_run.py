@@ -1,0 +1,442 @@
+"""``spdnn run`` as a person meets it: exit status, what is printed, what is written."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from spdnn import Features, Layer, Network, infer
+from spdnn.cli.main import main
+from spdnn.io import store
+from spdnn.result import categories_text
+from tests.makers import (
+    dyadic_features,
+    layer_files,
+    small_network,
+    triples_text,
+    write_folder,
+)
+
+NETWORK = small_network(64, 3)
+FEATURES = dyadic_features(3, 40, 64, "binary")
+TRUE = infer(NETWORK, FEATURES, engine="scipy").categories
+"""Some features live, some are dead: the tests of this file need both."""
+
+BASE = [
+    "run", "--neurons", "64", "--layers", "3", "--bias", "-0.5", "--weights", "weights",
+    "--inputs", "inputs.tsv",
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def files(alone: None) -> None:
+    """Weights, inputs and truth in the working folder."""
+    write_folder(Path("weights"), layer_files(NETWORK))
+    Path("inputs.tsv").write_bytes(triples_text(FEATURES.to_csr()))
+    Path("truth.tsv").write_bytes(categories_text(TRUE))
+
+
+def with_option(arguments: list[str], name: str, value: str) -> list[str]:
+    """Arguments with the value of one option changed, or the option added."""
+    if name not in arguments:
+        return [*arguments, name, value]
+    at = arguments.index(name)
+    return [*arguments[: at + 1], value, *arguments[at + 2 :]]
+
+
+def failure(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line that a user's mistake gets."""
+    try:
+        status = main(arguments)
+    except SystemExit as exit_:  # argparse's own way
+        status = exit_.code
+    printed = capsys.readouterr()
+    assert status == 2
+    assert printed.out == ""
+    assert printed.err.endswith("\n")
+    assert printed.err.count("\n") == 1
+    assert "Traceback" not in printed.err
+    return printed.err
+
+
+def test_the_made_network_kills_some_features_and_not_others() -> None:
+    assert 5 < TRUE.size < 35
+
+
+@pytest.mark.parametrize("engine", ["auto", "cpu", "scipy"])
+def test_true_categories_pass(engine: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*BASE, "--truth", "truth.tsv", "--engine", engine]) == 0
+    printed = capsys.readouterr()
+    last = printed.out.splitlines()[-1]
+    assert last == f"CHALLENGE PASSED: {TRUE.size} categories, equal to truth.tsv"
+    assert printed.err == ""
+
+
+def test_the_block_of_facts_names_data_engine_phases_and_rate(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    main([*BASE, "--truth", "truth.tsv", "--engine", "cpu", "--threads", "2"])
+    rows = [line.split(None, 1) for line in capsys.readouterr().out.splitlines()]
+    facts = {row[0]: row[1] for row in rows}
+    edges = NETWORK.n_edges
+    assert facts["network"] == f"64 neurons x 3 layers, {edges:,} edges"
+    assert facts["inputs"] == f"40 features, {FEATURES.n_nonzeros:,} non-zeros"
+    assert facts["weights"] == "(not the official network)"
+    assert facts["inputs.tsv"] == "(not the official inputs)"
+    assert facts["engine"] == "cpu, mode edges, 2 threads"
+    assert facts["live"] == f"{TRUE.size} of 40 features after the last layer"
+    for phase in ("read", "compile", "plan", "inference", "total"):
+        assert facts[phase].endswith(" s")
+    assert "TeraEdges/s" in facts["rate"]
+
+
+def test_wrong_categories_fail_with_all_that_is_missing_and_extra(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    dead = np.setdiff1d(np.arange(1, 41), TRUE)
+    assert dead.size
+    truth = np.sort(np.concatenate([TRUE[6:], dead[:1]]))
+    Path("truth.tsv").write_bytes(categories_text(truth))
+    assert main([*BASE, "--truth", "truth.tsv"]) == 1
+    assert capsys.readouterr().out.splitlines()[-3:] == [
+        f"CHALLENGE FAILED: {TRUE.size} categories, {truth.size} in truth.tsv",
+        f"missing    1: {dead[0]}",
+        f"extra      6: {', '.join(map(str, TRUE[:5]))}, ...",
+    ]
+
+
+def test_as_many_but_other_categories_fail(capsys: pytest.CaptureFixture[str]) -> None:
+    dead = np.setdiff1d(np.arange(1, 41), TRUE)
+    Path("truth.tsv").write_bytes(categories_text([*TRUE[1:], dead[0]]))
+    assert main([*BASE, "--truth", "truth.tsv"]) == 1
+    assert "CHALLENGE FAILED" in capsys.readouterr().out
+
+
+def test_without_truth_nothing_is_claimed(capsys: pytest.CaptureFixture[str]) -> None:
+    for truth in ([], ["--truth", "none"]):
+        assert main([*BASE, *truth]) == 0
+        last = capsys.readouterr().out.splitlines()[-1]
+        assert last == f"check      none: {TRUE.size} categories, no truth to compare them with"
+
+
+def test_the_first_features_are_checked_against_their_part_of_the_truth(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main([*BASE, "--truth", "truth.tsv", "--features", "20"]) == 0
+    n = np.count_nonzero(TRUE <= 20)
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == (
+        f"CHALLENGE PASSED: {n} categories, equal to truth.tsv (of the first 20 features)"
+    )
+
+
+def test_inputs_that_end_early_do_not_pass(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("inputs.tsv").write_bytes(triples_text(FEATURES.part(0, 20).to_csr()))
+    assert main([*BASE, "--truth", "truth.tsv"]) == 1
+    assert f"missing    {np.count_nonzero(TRUE > 20)}: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("engine", ["cpu", "scipy"])
+def test_no_features_are_a_run_like_any_other(
+    engine: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [*BASE, "--features", "0", "--truth", "truth.tsv", "--engine", engine]
+    assert main([*arguments, "--save-categories", "c.tsv", "--json", "r.json"]) == 0
+    assert "CHALLENGE PASSED: 0 categories" in capsys.readouterr().out
+    assert Path("c.tsv").read_bytes() == b""
+    assert json.loads(Path("r.json").read_text())["categories"]["count"] == 0
+
+
+def test_no_live_feature_left_is_a_result_too(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("truth.tsv").write_bytes(b"")
+    assert main([*with_option(BASE, "--bias", "-1000"), "--truth", "truth.tsv"]) == 0
+    assert "CHALLENGE PASSED: 0 categories" in capsys.readouterr().out
+
+
+def test_saved_categories_are_the_bytes_of_the_published_form() -> None:
+    main([*BASE, "--save-categories", "c.tsv"])
+    assert Path("c.tsv").read_bytes() == Path("truth.tsv").read_bytes()
+
+
+def test_the_json_holds_all_facts() -> None:
+    arguments = [*BASE, "--truth", "truth.tsv", "--engine", "cpu", "--threads", "1"]
+    main([*arguments, "--json", "r.json", "--save-categories", "c.tsv"])
+    record: dict[str, Any] = json.loads(Path("r.json").read_text())
+    expected = infer(NETWORK, FEATURES, engine="scipy")
+    assert record["schema"] == 1
+    assert (record["neurons"], record["layers"], record["features"]) == (64, 3, 40)
+    assert record["edges"] == NETWORK.n_edges
+    assert (record["engine"], record["mode"]) == ("cpu", "edges")
+    assert (record["ranks"], record["threads"]) == (1, 1)
+    seconds = record["seconds"]
+    assert set(seconds) == {"read", "compile", "plan", "inference", "total"}
+    phases = seconds["read"] + seconds["compile"] + seconds["plan"] + seconds["inference"]
+    assert 0 < phases <= seconds["total"]
+    rate = NETWORK.n_edges * 40 / seconds["inference"]
+    assert record["edges_per_second"] == pytest.approx(rate)
+    assert record["categories"] == {
+        "count": TRUE.size,
+        "sha256": hashlib.sha256(Path("c.tsv").read_bytes()).hexdigest(),
+        "truth": "passed",
+        "check": "list",
+    }
+    assert record["layers_log"] == [layer._asdict() for layer in expected.layers]
+    assert record["data"] == {
+        "weights": "weights",
+        "inputs": "inputs.tsv",
+        "truth": "truth.tsv",
+        "official": False,
+    }
+    provenance = record["provenance"]
+    assert {"cpu", "gpu", "versions", "git", "date"} <= set(provenance)
+    assert provenance["versions"]["numpy"] == np.__version__
+
+
+@pytest.mark.parametrize(
+    ("truth", "word"), [("none", "none"), ("truth.tsv", "passed"), ("other.tsv", "failed")]
+)
+def test_the_json_says_how_the_check_went(truth: str, word: str) -> None:
+    Path("other.tsv").write_bytes(b"39\n40\n")
+    main([*BASE, "--truth", truth, "--json", "r.json"])
+    assert json.loads(Path("r.json").read_text())["categories"]["truth"] == word
+
+
+def test_stores_are_run_like_the_files_they_were_made_of(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    store.write_network(Path("n.spdnn"), NETWORK)
+    store.write_features(Path("f.spdnn"), FEATURES)
+    run = ["run", "--neurons", "64", "--weights", "n.spdnn", "--inputs", "f.spdnn"]
+    assert main([*run, "--truth", "truth.tsv"]) == 0
+    assert main([*run, "--save-categories", "c.tsv", "--layers", "2"]) == 0
+    shorter = infer(Network(NETWORK.layers[:2]), FEATURES, engine="scipy")
+    assert Path("c.tsv").read_bytes() == categories_text(shorter.categories)
+    assert "64 neurons x 2 layers" in capsys.readouterr().out
+
+
+def test_the_cap_is_that_which_is_asked_for() -> None:
+    for cap, ymax in (("none", None), ("0.75", 0.75), ("official", 32.0)):
+        layers = [Layer(layer.weights, layer.bias, ymax) for layer in NETWORK.layers]
+        expected = infer(Network(layers), FEATURES, engine="scipy")
+        main([*BASE, "--ymax", cap, "--save-categories", "c.tsv"])
+        assert Path("c.tsv").read_bytes() == categories_text(expected.categories)
+
+
+def test_a_negative_bias_may_be_written_in_any_way(capsys: pytest.CaptureFixture[str]) -> None:
+    for bias in ("-.5", "-0.5", "-5e-1", "-50.E-2"):
+        assert main([*with_option(BASE, "--bias", bias), "--truth", "truth.tsv"]) == 0
+
+
+def test_what_is_not_named_comes_from_the_data_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    write_folder(Path("data/neuron64"), layer_files(NETWORK))
+    Path("inputs.tsv").rename("data/sparse-images-64.tsv")
+    run = ["run", "--neurons", "64", "--layers", "3", "--bias", "-0.5"]
+    assert main([*run, "--truth", "truth.tsv"]) == 0
+    assert "data/neuron64 (not the official network)" in capsys.readouterr().out
+
+
+def test_a_store_that_was_not_official_is_never_checked_by_itself(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    store.write_network(Path("n.spdnn"), NETWORK)
+    Path("data").mkdir()
+    Path("truth.tsv").rename("data/neuron64-l3-categories.tsv")
+    assert main(with_option(["run", "--neurons", "64", "--inputs", "inputs.tsv"],
+                            "--weights", "n.spdnn")) == 0  # fmt: skip
+    assert "check      none" in capsys.readouterr().out
+
+
+def make_stores() -> None:
+    store.write_network(Path("n.spdnn"), NETWORK)
+    store.write_features(Path("f.spdnn"), FEATURES)
+    store.write_features(Path("narrow.spdnn"), Features.from_matrix(np.eye(5)))
+    narrow = [Layer(sp.eye_array(64)), Layer(np.ones((64, 5))), Layer(np.ones((5, 2)))]
+    store.write_network(Path("narrowing.spdnn"), Network(narrow))
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--weights", "nowhere", "nowhere: no such file or folder (or the word recipe)"),
+        ("--weights", "truth.tsv", "truth.tsv: neither a folder of layer files, nor an archive"),
+        ("--weights", "broken", "broken/n64-l2.tsv, line 1: value 'x' is not a number in range"),
+        ("--weights", "n.spdnn", "n.spdnn: a store keeps its own bias"),
+        ("--weights", "x" * 5000, "File name too long"),
+        ("--weights", "", "layer 1 of 3 is missing"),
+        ("--inputs", "", "no such file"),
+        ("--layers", "4", "layer 4 of 4 is missing (no n64-l4.tsv in it)"),
+        ("--layers", "0", "'0' is not a whole number from 1"),
+        ("--layers", "1000000000000000", "of memory"),
+        ("--neurons", "128", "it holds layers of 64 neurons"),
+        ("--neurons", "10000000000000", "neurons are more than"),
+        ("--neurons", "-3", "'-3' is not a whole number from 1"),
+        ("--inputs", "nowhere.tsv", "nowhere.tsv: no such file"),
+        ("--inputs", "weights", "weights: no such file"),
+        ("--inputs", "broken/n64-l2.tsv", "line 1: value 'x' is not a number in range"),
+        ("--inputs", "narrow.spdnn", "narrow.spdnn: features of 5 neurons, not of 64"),
+        ("--inputs", "n.spdnn", "n.spdnn: this store holds network, not features"),
+        ("--features", "41", "41 features asked for, but it has 40"),
+        ("--features", "-1", "'-1' is not a whole number from 0"),
+        ("--truth", "nowhere.tsv", "nowhere.tsv: No such file or directory"),
+        ("--truth", "inputs.tsv", "inputs.tsv, line 1: "),
+        ("--truth", "weights", "weights: Is a directory"),
+        ("--engine", "cuda", "engine cuda: the CUDA engine is not part of this version"),
+        ("--engine", "gpu", "invalid choice: 'gpu'"),
+        ("--mode", "merge", "has no mode merge in this version"),
+        ("--bias", "nan", "'nan' is not a number of float32's range"),
+        ("--bias", "-1e39", "'-1e39' is not a number of float32's range"),
+        ("--bias", "little", "'little' is not a number of float32's range"),
+        ("--ymax", "0", "'0' is neither a positive number nor none"),
+        ("--ymax", "1e-60", "ymax must be a positive number"),
+        ("--threads", "0", "'0' is not a whole number from 1"),
+        ("--threads", "1000000000", "of memory"),
+        ("--json", "nowhere/r.json", "cannot write nowhere/r.json: there is no folder"),
+        ("--json", "weights", "cannot write weights: it is a folder"),
+        ("--json", "truth.tsv/r.json", "cannot write truth.tsv/r.json: there is no folder"),
+        ("--json", "x" * 5000, "File name too long"),
+        ("--save-categories", "nowhere/c", "cannot write nowhere/c: there is no folder"),
+        ("--wieghts", "x", "unrecognized arguments: --wieghts x"),
+    ],
+)
+def test_a_mistake_is_one_line_and_status_2(
+    option: str, value: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_stores()
+    write_folder(Path("broken"), {**layer_files(NETWORK), "n64-l2.tsv": b"1\t1\tx\n"})
+    line = failure(with_option(BASE, option, value), capsys)
+    assert line.startswith("spdnn")
+    assert "error: " in line
+    assert message in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "the following arguments are required: COMMAND"),
+        (["walk"], "invalid choice: 'walk'"),
+        (["run"], "the following arguments are required: --neurons"),
+        (["run", "--neurons", "1024"], "say how many --layers (official: 120, 480, 1920)"),
+        (["run", "--neurons", "96", "--layers", "2", "--bias", "-1"], "powers of two from 64"),
+        (["run", "--neurons", "64", "--layers", "2"], "64 neurons have no official bias"),
+        (
+            ["run", "--neurons", "64", "--weights", "narrowing.spdnn", "--layers", "9"],
+            "it has 3 layers, not 9",
+        ),
+        (
+            ["run", "--neurons", "32", "--weights", "n.spdnn", "--inputs", "f.spdnn"],
+            "n.spdnn: a network of 64 inputs, not of 32",
+        ),
+        (
+            ["run", "--neurons", "64", "--weights", "f.spdnn"],
+            "f.spdnn: this store holds features, not network",
+        ),
+        (
+            ["run", "--neurons", "64", "--weights", "n.spdnn", "--ymax", "32"],
+            "n.spdnn: a store keeps its own cap (ymax)",
+        ),
+        (
+            [
+                *["run", "--neurons", "1024", "--layers", "2", "--inputs", "digits", "--features"],
+                "1" + 15 * "0",
+            ],
+            "1000000000000000 features of 1024 neurons needs",
+        ),
+        (
+            [*BASE, "--json", "same", "--save-categories", "./same"],
+            "--save-categories and --json would both write same",
+        ),
+    ],
+)
+def test_a_mistaken_command_is_one_line_and_status_2(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_stores()
+    assert message in failure(arguments, capsys)
+
+
+def test_outputs_that_cannot_be_written_are_refused_before_any_work(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def work(*given: Any) -> None:
+        raise AssertionError("nothing may be opened")
+
+    monkeypatch.setattr("spdnn.cli.run.open_network", work)
+    monkeypatch.setattr("spdnn.cli.run.open_features", work)
+    for option in ("--json", "--save-categories"):
+        assert "cannot write" in failure([*BASE, option, "nowhere/f"], capsys)
+    assert "no mode merge" in failure([*BASE, "--mode", "merge"], capsys)
+    assert "nowhere" in failure([*BASE, "--truth", "nowhere"], capsys)
+
+
+def test_a_failed_run_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    before = sorted(Path().iterdir())
+    outputs = ["--json", "r.json", "--save-categories", "c.tsv"]
+    failure([*with_option(BASE, "--features", "41"), *outputs], capsys)
+    assert sorted(Path().iterdir()) == before
+
+
+def test_too_little_memory_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("spdnn.memory.available_bytes", lambda: 1000)
+    assert "of memory, 0.0 GiB are available" in failure(BASE, capsys)
+
+
+def test_memory_that_ends_after_all_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def exhausted(*given: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("spdnn.cli.run.open_features", exhausted)
+    assert "out of memory" in failure(BASE, capsys)
+
+
+def test_an_interrupt_is_one_line_and_status_130(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*given: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("spdnn.cli.run.open_features", interrupted)
+    assert main(BASE) == 130
+    assert capsys.readouterr().err == "spdnn: interrupted\n"
+
+
+def program(*arguments: str, **given: Any) -> subprocess.CompletedProcess[str]:
+    """The program in a process of its own."""
+    command = [sys.executable, "-m", "spdnn", *arguments]
+    return subprocess.run(command, text=True, stderr=subprocess.PIPE, check=False, **given)
+
+
+def test_the_program_passes_on_its_exit_status() -> None:
+    Path("wrong.tsv").write_bytes(b"40\n")
+    for truth, status in (("truth.tsv", 0), ("wrong.tsv", 1), ("nowhere", 2)):
+        done = program(*BASE, "--engine", "scipy", "--truth", truth, stdout=subprocess.DEVNULL)
+        assert done.returncode == status
+        assert done.stderr.count("\n") == (status == 2)
+
+
+def test_a_reader_that_leaves_causes_no_traceback() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = program("info", stdout=writer)
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (2, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_full_disk_behind_the_output_is_one_line() -> None:
+    with open("/dev/full", "w") as full:
+        done = program("info", stdout=full)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "No space left on device" in done.stderr

@@ -1,0 +1,235 @@
+"""Every engine against the reference, and the reference against the definition."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
+
+import spdnn.engines.cpu as cpu_engine
+from spdnn import Features, Layer, Network, Result, infer
+from tests.makers import dyadic_cases, dyadic_features, dyadic_network, float_cases
+from tests.oracle import dense_inference
+
+
+@contextmanager
+def tiny_cpu_engine(
+    stage_ends: tuple[int, ...] = (1, 2, 4), pool_bytes: int = 4096, max_tile: int = 16
+) -> Iterator[None]:
+    """Shrink the CPU engine's sizes, so that small cases reach every seam between its parts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cpu_engine, "STAGE_ENDS", stage_ends)
+        patch.setattr(cpu_engine, "POOL_BYTES", pool_bytes)
+        patch.setattr(cpu_engine, "MAX_TILE", max_tile)
+        yield
+
+
+def assert_same(result: Result, expected: Result, **tolerance: Any) -> None:
+    """Live features, counters and activations of two results are equal."""
+    np.testing.assert_array_equal(result.live, expected.live)
+    assert [layer.live for layer in result.layers] == [layer.live for layer in expected.layers]
+    assert result.activations.shape == expected.activations.shape
+    if tolerance:
+        np.testing.assert_allclose(result.activations, expected.activations, **tolerance)
+    else:
+        np.testing.assert_array_equal(result.activations, expected.activations)
+
+
+def both(network: Network, features: Features, threads: int = 2) -> tuple[Result, Result]:
+    """The CPU engine's result and the reference's."""
+    return (
+        infer(network, features, engine="cpu", threads=threads, activations=True),
+        infer(network, features, engine="scipy", activations=True),
+    )
+
+
+@given(dyadic_cases(always=True))
+def test_the_reference_follows_the_definition(case: tuple[Network, Features]) -> None:
+    network, features = case
+    maps = dense_inference(network, features)
+    result = infer(network, features, engine="scipy", activations=True)
+    is_live = [(Y != 0).any(axis=1) for Y in maps]
+    assert [layer.live for layer in result.layers] == [np.count_nonzero(live) for live in is_live]
+    np.testing.assert_array_equal(result.live, np.flatnonzero(is_live[-1]))
+    np.testing.assert_array_equal(result.activations, maps[-1][is_live[-1]])
+
+
+@given(dyadic_cases(always=True))
+def test_cpu_equals_the_reference_exactly_where_sums_are_exact(
+    case: tuple[Network, Features],
+) -> None:
+    assert_same(*both(*case))
+
+
+@given(
+    dyadic_cases(always=True, max_layers=12),
+    st.sampled_from([(1,), (1, 2, 3, 4, 5, 6, 7), (2, 5), (3, 100)]),
+    st.sampled_from([1, 2048, 1 << 20]),
+    st.sampled_from([16, 32]),
+)
+def test_cpu_equals_the_reference_across_stages_pools_and_tiles(
+    case: tuple[Network, Features], stage_ends: tuple[int, ...], pool_bytes: int, max_tile: int
+) -> None:
+    with tiny_cpu_engine(stage_ends, pool_bytes, max_tile):
+        assert_same(*both(*case))
+
+
+@given(float_cases())
+def test_cpu_equals_the_reference_up_to_rounding(case: tuple[Network, Features]) -> None:
+    assert_same(*both(*case), rtol=2e-4, atol=2e-5)
+
+
+@given(dyadic_cases())
+def test_cpu_evaluates_as_many_edges_as_the_reference(case: tuple[Network, Features]) -> None:
+    result, expected = both(*case)
+    assert result.layers == expected.layers
+
+
+@given(dyadic_cases())
+def test_edges_are_counted_for_the_features_that_enter_a_layer(
+    case: tuple[Network, Features],
+) -> None:
+    network, features = case
+    result = infer(network, features, engine="cpu")
+    entering = [features.n_features, *(layer.live for layer in result.layers[:-1])]
+    counted = [layer.edges_evaluated for layer in result.layers]
+    expected = [n * edges for n, edges in zip(entering, network.layer_edges, strict=True)]
+    assert counted == expected
+
+
+@pytest.mark.parametrize("engine", ["cpu", "scipy"])
+def test_dead_features_count_where_a_later_bias_can_revive_them(engine: str) -> None:
+    # Layer 1 kills feature 2; layer 2 gives every feature an activation again.
+    layers = [
+        Layer(np.eye(2), -1.0),
+        Layer(np.eye(2), 0.5, bias_rule="always"),
+        Layer(np.eye(2), -0.25),
+    ]
+    result = infer(Network(layers), Features.from_matrix([[3, 0], [1, 1]]), engine=engine)
+    assert [tuple(layer) for layer in result.layers] == [(1, 4), (2, 4), (2, 4)]
+
+
+@given(dyadic_cases(always=True), st.integers(0, 2**32 - 1))
+def test_cpu_gives_a_feature_the_same_bits_wherever_it_stands(
+    case: tuple[Network, Features], seed: int
+) -> None:
+    network, features = case
+    order = np.random.default_rng(seed).permutation(features.n_features)
+    permuted = Features.from_matrix(features.to_csr()[order])
+    with tiny_cpu_engine():
+        straight = infer(network, features, engine="cpu", activations=True)
+        moved = infer(network, permuted, engine="cpu", activations=True)
+    dense = np.zeros((features.n_features, network.n_outputs), dtype=np.float32)
+    dense[order[moved.live]] = moved.activations
+    np.testing.assert_array_equal(np.sort(order[moved.live]), straight.live)
+    np.testing.assert_array_equal(dense[straight.live], straight.activations)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("max_tile", [16, 64])
+def test_cpu_gives_the_same_bits_for_any_threads_and_tiles(threads: int, max_tile: int) -> None:
+    rng = np.random.default_rng(5)
+    layers = [
+        Layer(sp.random_array((96, 96), density=0.1, rng=rng), rng.normal(size=96) * 0.1, 2.0)
+        for _ in range(9)
+    ]
+    features = Features.from_matrix(sp.random_array((500, 96), density=0.1, rng=rng))
+    expected = infer(Network(layers), features, engine="cpu", threads=1, activations=True)
+    with tiny_cpu_engine(max_tile=max_tile):
+        result = infer(Network(layers), features, engine="cpu", threads=threads, activations=True)
+    assert result.activations.tobytes() == expected.activations.tobytes()
+    assert_same(result, expected)
+    assert expected.live.size > 100  # or this would show nothing
+
+
+@pytest.mark.parametrize("kind", ["full", "dense column", "cancel"])
+def test_cpu_takes_thousands_of_edges_a_neuron(kind: str) -> None:
+    network = dyadic_network(3, [3000, 24, 7], [kind, "full"])
+    result, expected = both(network, dyadic_features(4, 20, 3000))
+    assert_same(result, expected)
+
+
+@pytest.mark.parametrize("size", range(1, 21))
+def test_cpu_takes_groups_of_any_size_that_share_their_inputs(size: int) -> None:
+    rng = np.random.default_rng(size)
+    pattern = np.zeros((30, 2 * size), dtype=bool)
+    pattern[:7, :size] = True
+    pattern[5:20:2, size:] = True
+    shuffled = pattern[:, rng.permutation(2 * size)]
+    weights = shuffled * rng.choice([-1.0, 0.5, 1.0], size=shuffled.shape)
+    network = Network([Layer(weights, -0.5, 4.0), Layer(np.ones((2 * size, 3)), 0.5)])
+    assert_same(*both(network, dyadic_features(size, 18, 30)))
+
+
+def test_a_sum_that_cancels_exactly_gets_no_bias_by_the_challenges_rule() -> None:
+    weights = np.array([[1.0, 1.0], [-1.0, 1.0]])
+    features = Features.from_matrix([[1, 1]])
+    for engine in ("cpu", "scipy"):
+        nonzero = infer(Network([Layer(weights, 0.5)]), features, engine=engine, activations=True)
+        always = infer(
+            Network([Layer(weights, 0.5, bias_rule="always")]),
+            features,
+            engine=engine,
+            activations=True,
+        )
+        assert nonzero.activations.tolist() == [[0.0, 2.5]]
+        assert always.activations.tolist() == [[0.5, 2.5]]
+
+
+@pytest.mark.parametrize("engine", ["cpu", "scipy"])
+def test_a_linear_layer_keeps_negative_sums_and_calls_them_live(engine: str) -> None:
+    network = Network([Layer(-np.eye(2), activation="linear")])
+    features = Features.from_matrix([[2, 0], [0, 0]])
+    result = infer(network, features, engine=engine, activations=True)
+    assert result.live.tolist() == [0]
+    assert result.activations.tolist() == [[-2.0, 0.0]]
+
+
+@pytest.mark.parametrize("engine", ["cpu", "scipy"])
+def test_no_features_give_an_empty_result(engine: str) -> None:
+    network = dyadic_network(1, [5, 4, 3], ["full", "full"])
+    result = infer(network, dyadic_features(1, 0, 5), engine=engine, activations=True)
+    assert result.live.size == 0
+    assert result.activations.shape == (0, 3)
+    assert [tuple(layer) for layer in result.layers] == [(0, 0), (0, 0)]
+
+
+@pytest.mark.parametrize("engine", ["cpu", "scipy"])
+def test_a_layer_without_outputs_leaves_nothing_live(engine: str) -> None:
+    network = Network([Layer(np.eye(3)), Layer(sp.csr_array((3, 0)))])
+    result = infer(network, Features.from_matrix([[1, 0, 1]]), engine=engine, activations=True)
+    assert [layer.live for layer in result.layers] == [1, 0]
+    assert result.activations.shape == (0, 0)
+
+
+def test_progress_ends_with_all_work_done() -> None:
+    network = dyadic_network(2, [20] * 9, ["shared"] * 8)
+    features = dyadic_features(2, 70, 20)
+    for engine in ("cpu", "scipy"):
+        fractions: list[float] = []
+        with tiny_cpu_engine():
+            infer(network, features, engine=engine, threads=1, progress=fractions.append)
+        assert fractions == sorted(fractions)
+        assert fractions[-1] == pytest.approx(1.0)
+
+
+def test_features_of_another_width_are_refused() -> None:
+    from spdnn import DataError
+
+    with pytest.raises(DataError, match=r"features have 3 neurons.*takes 2 inputs"):
+        infer(Network([Layer(np.eye(2))]), Features.from_matrix(np.eye(3)))
+
+
+def test_a_plan_beyond_the_memory_is_refused_before_the_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from spdnn import DeviceError
+
+    network = Network([Layer(np.ones((40, 40)))])
+    monkeypatch.setattr("spdnn.memory.available_bytes", lambda: 1000)
+    with pytest.raises(DeviceError, match="of memory"):
+        infer(network, Features.from_matrix(np.eye(40)), engine="cpu")

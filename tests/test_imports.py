@@ -1,0 +1,107 @@
+"""Imports run one way, and importing the package needs no device, MPI or demo library."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import spdnn
+
+PACKAGE = Path(spdnn.__file__).parent
+
+ROOMS = {
+    "spdnn.__main__": 10,
+    "spdnn.cli": 9,
+    "spdnn.bench": 8,
+    "spdnn.distributed": 7,
+    "spdnn": 6,  # the package itself: the public names
+    "spdnn.inference": 5,
+    "spdnn.engines": 4,
+    "spdnn.sources": 3,
+    "spdnn.recipe_check": 3,
+    "spdnn.plan": 3,
+    "spdnn.recipes": 2,
+    "spdnn.io": 1,
+    "spdnn.truth": 1,
+    "spdnn.network": 0,
+    "spdnn.features": 0,
+    "spdnn.result": 0,
+}
+"""How high each room stands; a module may import from its own room and from lower ones."""
+
+SIDE_BY_SIDE = {("spdnn.sources", "spdnn.plan"), ("spdnn.plan", "spdnn.sources")}
+KEEPS_OUT = {
+    "spdnn.engines": ("spdnn.io", "spdnn.recipes", "spdnn.result", "spdnn.sources"),
+    "spdnn.plan": ("spdnn.io", "spdnn.recipes", "spdnn.result", "spdnn.sources"),
+}
+"""What stands lower, but is another branch: engines know no files."""
+
+TOOLS = {
+    f"spdnn.{name}" for name in ("challenge", "errors", "jit", "memory", "provenance", "threads")
+}
+"""Small modules that everything may use; they import each other at most."""
+
+MODULES = {
+    ".".join(("spdnn", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(
+        ".__init__"
+    ): path
+    for path in sorted(PACKAGE.rglob("*.py"))
+}
+
+
+def imports(path: Path) -> set[str]:
+    """Names of the modules of this package that a file imports, anywhere in it."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports name their module in full"
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                found.add(inner if inner in MODULES else str(node.module))
+    return {name for name in found if name == "spdnn" or name.startswith("spdnn.")}
+
+
+def room(module: str) -> str:
+    """The room of a module, or the module itself for a tool."""
+    return module if module.count(".") < 2 else ".".join(module.split(".")[:2])
+
+
+def test_every_module_has_its_room() -> None:
+    assert {room(module) for module in MODULES} <= set(ROOMS) | TOOLS
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_run_one_way(module: str) -> None:
+    for other in imports(MODULES[module]):
+        if other in TOOLS or room(other) == room(module):
+            continue
+        assert module not in TOOLS, f"{module}, which everything may use, imports {other}"
+        assert ROOMS[room(other)] <= ROOMS[room(module)], f"{module} imports upward: {other}"
+        assert (room(module), room(other)) not in SIDE_BY_SIDE, f"{module} imports {other}"
+        assert room(other) not in KEEPS_OUT.get(room(module), ()), f"{module} imports {other}"
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if ".kernels." in name])
+def test_kernels_import_no_orchestration(module: str) -> None:
+    for other in imports(MODULES[module]):
+        assert other == "spdnn.jit" or other.startswith(("spdnn.plan.", "spdnn.engines.kernels"))
+
+
+@pytest.mark.parametrize("module", ["spdnn", "spdnn.cli.main", "spdnn.engines.cpu"])
+def test_importing_needs_no_device_mpi_or_demo_library(module: str) -> None:
+    program = (
+        f"import {module}, sys; heavy = ('mpi4py', 'cupy', 'numba.cuda', 'numba_cuda', 'sklearn',"
+        " 'matplotlib', 'rich'); print([name for name in heavy if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"
+
+
+def test_all_public_names_are_there() -> None:
+    assert all(hasattr(spdnn, name) for name in spdnn.__all__)

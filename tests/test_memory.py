@@ -1,0 +1,60 @@
+"""What memory there is, and the refusal of work that does not fit."""
+
+from pathlib import Path
+
+import pytest
+
+from spdnn import DeviceError, memory
+
+GIB = 2**30
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Stand-ins for the kernel's files: 8 GiB available, no control group."""
+    (tmp_path / "meminfo").write_text(f"MemTotal: 99 kB\nMemAvailable: {8 * 2**20} kB\n")
+    monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(memory, "_CGROUP", tmp_path)
+    return tmp_path
+
+
+def limit(machine: Path, most: str, current: int = 0) -> None:
+    (machine / "memory.max").write_text(f"{most}\n")
+    (machine / "memory.current").write_text(f"{current}\n")
+
+
+def test_without_a_control_group_it_is_what_the_machine_has(machine: Path) -> None:
+    assert memory.available_bytes() == 8 * GIB
+
+
+@pytest.mark.parametrize(
+    ("most", "current", "available"),
+    [
+        ("max", 5 * GIB, 8 * GIB),
+        (str(4 * GIB), GIB, 3 * GIB),
+        (str(64 * GIB), GIB, 8 * GIB),
+        (str(GIB), 2 * GIB, 0),
+        ("nonsense", 0, 8 * GIB),
+    ],
+)
+def test_a_control_groups_limit_counts(
+    machine: Path, most: str, current: int, available: int
+) -> None:
+    limit(machine, most, current)
+    assert memory.available_bytes() == available
+
+
+def test_a_system_without_these_files_does_not_stand_in_the_way(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "_MEMINFO", machine / "nowhere")
+    memory.require_bytes(2**50, "the plan", "take less")
+
+
+def test_what_does_not_fit_is_refused_with_what_to_do(machine: Path) -> None:
+    memory.require_bytes(8 * GIB, "the plan", "take less")
+    with pytest.raises(DeviceError) as caught:
+        memory.require_bytes(9 * GIB, "the plan", "take less")
+    assert str(caught.value) == (
+        "the plan needs 9.0 GiB of memory, 8.0 GiB are available: take less"
+    )
