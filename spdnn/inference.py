@@ -73,8 +73,8 @@ def infer(
     output = runner.run(plan, features, activations=activations, progress=progress)
     done = time.perf_counter()
     layers = tuple(
-        LayerCount(int(live), int(n_edges))
-        for live, n_edges in zip(output.n_live, output.edges_evaluated, strict=True)
+        LayerCount(*map(int, counts))
+        for counts in zip(output.n_live, output.edges_evaluated, output.n_distinct, strict=True)
     )
     return Result(
         live=output.live,

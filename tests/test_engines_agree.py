@@ -23,6 +23,7 @@ def tiny_cpu_engine(
     """Shrink the CPU engine's sizes, so that small cases reach every seam between its parts."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cpu_engine, "STAGE_ENDS", stage_ends)
+        patch.setattr(cpu_engine, "LOOK_ENDS", (1, 2, 3, 5, 6, 9))
         patch.setattr(cpu_engine, "POOL_BYTES", pool_bytes)
         patch.setattr(cpu_engine, "MAX_TILE", max_tile)
         yield
@@ -39,12 +40,12 @@ def assert_same(result: Result, expected: Result, **tolerance: Any) -> None:
         np.testing.assert_array_equal(result.activations, expected.activations)
 
 
-def both(network: Network, features: Features, threads: int = 2) -> tuple[Result, Result]:
-    """The CPU engine's result and the reference's."""
-    return (
-        infer(network, features, engine="cpu", threads=threads, activations=True),
-        infer(network, features, engine="scipy", activations=True),
-    )
+def assert_modes_agree(network: Network, features: Features, **tolerance: Any) -> None:
+    """Both modes of the CPU engine give the reference's result."""
+    expected = infer(network, features, engine="scipy", activations=True)
+    for mode in ("edges", "merge"):
+        result = infer(network, features, engine="cpu", mode=mode, threads=2, activations=True)
+        assert_same(result, expected, **tolerance)
 
 
 @given(dyadic_cases(always=True))
@@ -62,7 +63,7 @@ def test_the_reference_follows_the_definition(case: tuple[Network, Features]) ->
 def test_cpu_equals_the_reference_exactly_where_sums_are_exact(
     case: tuple[Network, Features],
 ) -> None:
-    assert_same(*both(*case))
+    assert_modes_agree(*case)
 
 
 @given(
@@ -75,18 +76,19 @@ def test_cpu_equals_the_reference_across_stages_pools_and_tiles(
     case: tuple[Network, Features], stage_ends: tuple[int, ...], pool_bytes: int, max_tile: int
 ) -> None:
     with tiny_cpu_engine(stage_ends, pool_bytes, max_tile):
-        assert_same(*both(*case))
+        assert_modes_agree(*case)
 
 
 @given(float_cases())
 def test_cpu_equals_the_reference_up_to_rounding(case: tuple[Network, Features]) -> None:
-    assert_same(*both(*case), rtol=2e-4, atol=2e-5)
+    assert_modes_agree(*case, rtol=2e-4, atol=2e-5)
 
 
 @given(dyadic_cases())
 def test_cpu_evaluates_as_many_edges_as_the_reference(case: tuple[Network, Features]) -> None:
-    result, expected = both(*case)
-    assert result.layers == expected.layers
+    network, features = case
+    result = infer(network, features, engine="cpu", mode="edges")
+    assert result.layers == infer(network, features, engine="scipy").layers
 
 
 @given(dyadic_cases())
@@ -94,7 +96,7 @@ def test_edges_are_counted_for_the_features_that_enter_a_layer(
     case: tuple[Network, Features],
 ) -> None:
     network, features = case
-    result = infer(network, features, engine="cpu")
+    result = infer(network, features, engine="cpu", mode="edges")
     entering = [features.n_features, *(layer.live for layer in result.layers[:-1])]
     counted = [layer.edges_evaluated for layer in result.layers]
     expected = [n * edges for n, edges in zip(entering, network.layer_edges, strict=True)]
@@ -109,8 +111,9 @@ def test_dead_features_count_where_a_later_bias_can_revive_them(engine: str) -> 
         Layer(np.eye(2), 0.5, bias_rule="always"),
         Layer(np.eye(2), -0.25),
     ]
-    result = infer(Network(layers), Features.from_matrix([[3, 0], [1, 1]]), engine=engine)
-    assert [tuple(layer) for layer in result.layers] == [(1, 4), (2, 4), (2, 4)]
+    features = Features.from_matrix([[3, 0], [1, 1]])
+    result = infer(Network(layers), features, engine=engine, mode="edges")
+    assert [layer[:2] for layer in result.layers] == [(1, 4), (2, 4), (2, 4)]
 
 
 @given(dyadic_cases(always=True), st.integers(0, 2**32 - 1))
@@ -121,8 +124,8 @@ def test_cpu_gives_a_feature_the_same_bits_wherever_it_stands(
     order = np.random.default_rng(seed).permutation(features.n_features)
     permuted = Features.from_matrix(features.to_csr()[order])
     with tiny_cpu_engine():
-        straight = infer(network, features, engine="cpu", activations=True)
-        moved = infer(network, permuted, engine="cpu", activations=True)
+        straight = infer(network, features, engine="cpu", mode="edges", activations=True)
+        moved = infer(network, permuted, engine="cpu", mode="edges", activations=True)
     dense = np.zeros((features.n_features, network.n_outputs), dtype=np.float32)
     dense[order[moved.live]] = moved.activations
     np.testing.assert_array_equal(np.sort(order[moved.live]), straight.live)
@@ -131,16 +134,20 @@ def test_cpu_gives_a_feature_the_same_bits_wherever_it_stands(
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("max_tile", [16, 64])
-def test_cpu_gives_the_same_bits_for_any_threads_and_tiles(threads: int, max_tile: int) -> None:
+@pytest.mark.parametrize("mode", ["edges", "merge"])
+def test_cpu_gives_the_same_bits_for_any_threads_and_tiles(
+    threads: int, max_tile: int, mode: str
+) -> None:
     rng = np.random.default_rng(5)
     layers = [
         Layer(sp.random_array((96, 96), density=0.1, rng=rng), rng.normal(size=96) * 0.1, 2.0)
         for _ in range(9)
     ]
     features = Features.from_matrix(sp.random_array((500, 96), density=0.1, rng=rng))
-    expected = infer(Network(layers), features, engine="cpu", threads=1, activations=True)
+    wanted: dict[str, Any] = {"engine": "cpu", "mode": mode, "activations": True}
+    expected = infer(Network(layers), features, threads=1, **wanted)
     with tiny_cpu_engine(max_tile=max_tile):
-        result = infer(Network(layers), features, engine="cpu", threads=threads, activations=True)
+        result = infer(Network(layers), features, threads=threads, **wanted)
     assert result.activations.tobytes() == expected.activations.tobytes()
     assert_same(result, expected)
     assert expected.live.size > 100  # or this would show nothing
@@ -149,8 +156,7 @@ def test_cpu_gives_the_same_bits_for_any_threads_and_tiles(threads: int, max_til
 @pytest.mark.parametrize("kind", ["full", "dense column", "cancel"])
 def test_cpu_takes_thousands_of_edges_a_neuron(kind: str) -> None:
     network = dyadic_network(3, [3000, 24, 7], [kind, "full"])
-    result, expected = both(network, dyadic_features(4, 20, 3000))
-    assert_same(result, expected)
+    assert_modes_agree(network, dyadic_features(4, 20, 3000))
 
 
 @pytest.mark.parametrize("size", range(1, 21))
@@ -162,7 +168,7 @@ def test_cpu_takes_groups_of_any_size_that_share_their_inputs(size: int) -> None
     shuffled = pattern[:, rng.permutation(2 * size)]
     weights = shuffled * rng.choice([-1.0, 0.5, 1.0], size=shuffled.shape)
     network = Network([Layer(weights, -0.5, 4.0), Layer(np.ones((2 * size, 3)), 0.5)])
-    assert_same(*both(network, dyadic_features(size, 18, 30)))
+    assert_modes_agree(network, dyadic_features(size, 18, 30))
 
 
 def test_a_sum_that_cancels_exactly_gets_no_bias_by_the_challenges_rule() -> None:
@@ -195,7 +201,7 @@ def test_no_features_give_an_empty_result(engine: str) -> None:
     result = infer(network, dyadic_features(1, 0, 5), engine=engine, activations=True)
     assert result.live.size == 0
     assert result.activations.shape == (0, 3)
-    assert [tuple(layer) for layer in result.layers] == [(0, 0), (0, 0)]
+    assert [tuple(layer) for layer in result.layers] == [(0, 0, 0), (0, 0, 0)]
 
 
 @pytest.mark.parametrize("engine", ["cpu", "scipy"])

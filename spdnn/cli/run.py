@@ -39,6 +39,7 @@ from spdnn.sources import (
 from spdnn.truth import Check, check_list, check_nothing, check_official
 
 NONE = "none"
+MERGE_NOTE = "the rate counts every edge for every feature, not the work that was left to do"
 
 
 def add_parser(commands: Any) -> None:
@@ -173,6 +174,8 @@ def as_record(
         "threads": result.threads,
         "seconds": asdict(result.seconds),
         "edges_per_second": result.edges_per_second,
+        "edges_evaluated": result.edges_evaluated,
+        "factor_saved": result.factor_saved,
         "categories": {
             "count": int(result.live.size),
             "sha256": categories_sha256(result.categories),
@@ -192,7 +195,6 @@ def as_record(
 def as_text(network: SourcedNetwork, features: SourcedFeatures, result: Result) -> str:
     """The block of facts at the end of a run."""
     net, inputs, seconds = network.network, features.features, result.seconds
-    evaluated = sum(layer.edges_evaluated for layer in result.layers)
     notes = {True: "official", False: "not the official {}"}
     plural = "" if result.threads == 1 else "s"
     rows = [
@@ -210,7 +212,8 @@ def as_text(network: SourcedNetwork, features: SourcedFeatures, result: Result) 
             "rate",
             f"{result.edges_per_second / 1e12:10.4f} TeraEdges/s (edges x features / inference)",
         ),
-        ("evaluated", f"{evaluated:,} edges of live features"),
+        ("evaluated", f"{result.edges_evaluated:,} edges, 1 in {result.factor_saved:,.1f}"),
+        *((("", MERGE_NOTE),) if result.mode == "merge" else ()),
         ("live", f"{result.live.size:,} of {result.n_features:,} features after the last layer"),
     ]
     return "\n".join(f"{name:<11}{fact}".rstrip() for name, fact in rows)

@@ -24,6 +24,8 @@ class Output:
         The features (0-based, ascending) that are live after the last layer.
     n_live : ndarray, shape (n_layers,), int64
         Live features after each layer.
+    n_distinct : ndarray, shape (n_layers,), int64
+        Those of them that were carried after each layer: the others are equal to one of them.
     edges_evaluated : ndarray, shape (n_layers,), int64
         Edges of each layer times the features it was evaluated for.
     activations : ndarray, shape (n_live, n_outputs), or None
@@ -32,6 +34,7 @@ class Output:
 
     live: npt.NDArray[np.int64]
     n_live: npt.NDArray[np.int64]
+    n_distinct: npt.NDArray[np.int64]
     edges_evaluated: npt.NDArray[np.int64]
     activations: npt.NDArray[Any] | None
 

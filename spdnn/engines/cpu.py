@@ -6,6 +6,9 @@ tiles of its own. Early stages are short, since most features die there and tile
 would run half empty. A stage that has more strips than `POOL_BYTES` waiting runs at once, so that
 memory is bounded, whatever the number of features.
 
+In mode ``merge`` the plan has merged neurons, and between stages equal features are merged; where
+none are found, stages are taken together and nothing is looked at for a while.
+
 Every feature is computed by itself, in an order that the plan fixes: results are the same, bit
 for bit, for any number of threads and any tile.
 """
@@ -22,15 +25,17 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from spdnn.engines.base import Output, Progress, count_edges
+from spdnn.engines.base import Output, Progress
 from spdnn.engines.calibrate import measured_costs
+from spdnn.engines.duplicates import Duplicates
 from spdnn.engines.kernels import tile as kernels
 from spdnn.engines.kernels.vectors import LANES
+from spdnn.engines.strips import Piece, Strip, aligned_empty, cut_pieces, lanes_for
 from spdnn.errors import PlanError
 from spdnn.features import Features
 from spdnn.memory import l2_bytes, require_bytes
 from spdnn.network import Layer, Network
-from spdnn.plan.cpu import MAY_DROP, N_OUTPUTS, CpuPlan, plan_edges
+from spdnn.plan.cpu import CpuPlan, plan_edges, plan_merge
 from spdnn.threads import checked_threads
 
 POOL_BYTES = 256 << 20
@@ -39,30 +44,17 @@ POOL_BYTES = 256 << 20
 L2_SHARE = 0.25
 """Of a core's L2 cache for a tile: there are two, and weights pass through beside them."""
 
-MAX_TILE = 128
-"""Features of a tile at most: beyond, weights are reused enough."""
+MAX_TILE = 1024
+"""Features of a tile at most: enough to make the work around a tile small."""
 
 STAGE_ENDS = (4, 8, 16, 32, 64, 128, 512)
 """Layers after which live features are gathered into full tiles again."""
 
+LOOK_ENDS = (1, 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 64, 96, 128, 192, 256, 512, 1024)
+"""Layers after which mode ``merge`` looks for equal features, unless it has backed off."""
+
+_PLANS = {"edges": plan_edges, "merge": plan_merge}
 _NO_VALUES = np.empty(0, dtype=np.float32)
-
-
-@dataclass(frozen=True, eq=False)
-class Strip:
-    """Some features between two stages: `ids` and their activations (neurons x features)."""
-
-    ids: npt.NDArray[np.int64]
-    matrix: npt.NDArray[np.float32]
-
-
-@dataclass(frozen=True, eq=False)
-class Piece:
-    """Columns `first` to `first + count` of a strip, to be loaded into a tile."""
-
-    strip: Strip
-    first: int
-    count: int
 
 
 @dataclass(eq=False)
@@ -76,34 +68,32 @@ class Stage:
     @property
     def waiting_bytes(self) -> int:
         """Size of the activations that wait."""
-        return sum(strip.matrix.nbytes for strip in self.waiting)
+        return sum(strip.n_bytes for strip in self.waiting)
 
 
 class CpuEngine:
-    """Mode ``edges`` with numba kernels on `threads` threads."""
+    """Modes ``edges`` and ``merge`` with numba kernels on `threads` threads."""
 
     name = "cpu"
-    modes = ("edges",)
+    modes = tuple(_PLANS)
 
     def __init__(self, threads: int | None = None) -> None:
         self.threads = checked_threads(threads)
 
     def compile(self, network: Network) -> None:
-        """Plan and run a tiny network with the same types, through two stages."""
-        widths = [network.n_inputs, 1, network.max_width] + [1] * STAGE_ENDS[0]
-        layers = [
-            Layer(sp.csr_array(([1.0], ([0], [0])), shape=shape), bias=-0.5)
-            for shape in pairwise(widths)
-        ]
-        features = Features(network.n_inputs, np.arange(2), np.zeros(1, np.int32))
-        self.run(plan_edges(Network(layers)), features)
+        """Plan and run a tiny network with the same types, through several stages."""
+        widths = [network.n_inputs, 2, network.max_width] + [2] * LOOK_ENDS[2]
+        layers = [Layer(sp.eye_array(*shape), bias=-0.01) for shape in pairwise(widths)]
+        features = Features(network.n_inputs, np.arange(3), np.zeros(2, np.int32))
         measured_costs()
+        for mode in self.modes:
+            self.run(self.plan(Network(layers), mode), features)
 
     def plan(self, network: Network, mode: str) -> CpuPlan:
-        """Cut all layers into blocks."""
-        if mode not in self.modes:
+        """Cut all layers into blocks, in mode ``merge`` after merging neurons."""
+        if mode not in _PLANS:
             raise PlanError(f"engine cpu has no mode {mode}")
-        return plan_edges(network, measured_costs())
+        return _PLANS[mode](network, measured_costs())
 
     def run(
         self,
@@ -145,9 +135,12 @@ class _Run:
         self.pool = pool
         self.keeps_activations = keeps_activations
         self.progress = progress
-        ends = [end for end in STAGE_ENDS if end < plan.n_layers] + [plan.n_layers]
-        self.stages = [Stage(*span) for span in zip([0, *ends[:-1]], ends, strict=True)]
-        self.n_live = np.zeros(plan.n_layers, dtype=np.int64)
+        self.steps_end = [0, *plan.steps_end().tolist()]
+        self.duplicates = Duplicates(features.n_features) if plan.mode == "merge" else None
+        ends = sorted({*STAGE_ENDS, *(LOOK_ENDS if self.duplicates is not None else ())})
+        ends = [end for end in ends if end < plan.n_layers] + [plan.n_layers]
+        self.stages = [Stage(*span) for span in pairwise([0, *ends])]
+        self.counts = np.zeros((3, plan.n_layers), dtype=np.int64)
         self.results: list[Strip] = []
         self._of_thread = threading.local()
         self._feature_layers_done = 0
@@ -158,145 +151,175 @@ class _Run:
         for start in range(0, n_features, batch):
             stop = min(start + batch, n_features)
             firsts = range(start, stop, self.width)
-            self._run_stage(0, firsts, partial(self._load_inputs, stop))
+            self._run_stages(0, stop - start, firsts, partial(self._load_inputs, stop))
         for number in range(1, len(self.stages)):
             self._drain(number)
         return self._gathered()
 
     def _gathered(self) -> Output:
+        n_outputs = self.plan.output_position.size
         ids = np.concatenate([strip.ids for strip in self.results] or [np.empty(0, np.int64)])
         order = np.argsort(ids, kind="stable")
+        live, of_live = ids[order], order
+        if self.duplicates is not None:
+            live, place = self.duplicates.expand(ids[order])
+            of_live = order[place]
         activations = None
         if self.keeps_activations:
-            n_outputs = self.plan.output_order.size
-            found = [strip.matrix for strip in self.results]
-            by_position = np.concatenate([np.empty((n_outputs, 0), np.float32), *found], axis=1)
-            activations = np.empty((ids.size, n_outputs), dtype=np.float32)
-            activations[:, self.plan.output_order] = by_position[:, order].T
-        may_drop = self.plan.arrays.layers[:, MAY_DROP]
-        n_features, layer_edges = self.features.n_features, self.plan.layer_edges
-        edges = count_edges(n_features, self.n_live, may_drop, layer_edges)
-        return Output(ids[order], self.n_live, edges, activations)
+            found = [strip.carried() for strip in self.results]
+            n_last = self.plan.layer_neurons[-1]
+            by_position = np.concatenate([np.empty((n_last, 0), np.float32), *found], axis=1)
+            activations = np.empty((live.size, n_outputs), dtype=np.float32)
+            np.take(by_position.T[of_live], self.plan.output_position, axis=1, out=activations)
+        n_live, n_distinct, n_entered = self.counts
+        edges = n_entered * np.array(self.plan.layer_edges, dtype=np.int64)
+        return Output(live, n_live, n_distinct, edges, activations)
 
     def _drain(self, number: int) -> None:
         """Run a stage on all that waits for it."""
         waiting = self.stages[number].waiting
         self.stages[number].waiting = []
-        self._run_stage(number, cut_pieces(waiting, self.width), self._load_pieces)
+        if self.duplicates is not None:
+            first = self.stages[number].first
+            n_merged = self.duplicates.merge(waiting)
+            self.counts[1, first - 1] -= n_merged
+            self._report(first, first, n_merged, 0)
+        n_features = sum(strip.columns.size for strip in waiting)
+        if n_features:
+            self._run_stages(number, n_features, cut_pieces(waiting, self.width), self._load_pieces)
 
-    def _run_stage(
-        self, number: int, tasks: Iterable[Any], load: Callable[[Any], npt.NDArray[np.int64]]
+    def _run_stages(
+        self,
+        number: int,
+        n_features: int,
+        tasks: Iterable[Any],
+        load: Callable[[Any], tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]],
     ) -> None:
-        """Run a stage on tiles that `load` fills; hand the survivors to the next stage."""
-        stage = self.stages[number]
-        is_last = number + 1 == len(self.stages)
-        following = self.results if is_last else self.stages[number + 1].waiting
+        """Run stages from `number` on tiles that `load` fills, up to where a stop is worth it.
+
+        The survivors wait for the stage behind.
+        """
+        following, has_codes = self._next_stop(number, n_features)
+        first, end = self.stages[number].first, self.stages[following - 1].end
+        is_last = end == self.plan.n_layers
+        target = self.results if is_last else self.stages[following].waiting
 
         def work(task: Any) -> tuple[int, Strip, npt.NDArray[np.int64]]:
-            return self._run_tile(stage, load(task), keeps_matrix=not is_last)
+            return self._run_tile(first, end, *load(task), has_codes=has_codes)
 
-        for n_features, strip, n_live in self.pool.map(work, tasks):
-            self.n_live[stage.first : stage.end] += n_live
+        for n_loaded, strip, counts in self.pool.map(work, tasks):
+            self.counts[:, first:end] += counts
             if strip.ids.size:
-                following.append(strip)
-            self._report(stage, n_features, strip.ids.size)
-        if not is_last and self.stages[number + 1].waiting_bytes > POOL_BYTES:
-            self._drain(number + 1)
+                target.append(strip)
+            self._report(first, end, n_loaded, strip.ids.size)
+        if not is_last and self.stages[following].waiting_bytes > POOL_BYTES:
+            self._drain(following)
+
+    def _next_stop(self, number: int, n_features: int) -> tuple[int, bool]:
+        """The stage before which to stop, after stage `number`, and whether to look there."""
+        if n_features == 1:
+            return len(self.stages), False  # nothing to gather, nothing to merge
+        for following in range(number + 1, len(self.stages)):
+            first = self.stages[following].first
+            looks = self.duplicates is not None and first in LOOK_ENDS
+            looks = looks and self.duplicates is not None and self.duplicates.wants_look()
+            if looks or first in STAGE_ENDS:
+                return following, looks
+        return len(self.stages), False
 
     def _run_tile(
-        self, stage: Stage, ids: npt.NDArray[np.int64], *, keeps_matrix: bool
+        self,
+        first: int,
+        end: int,
+        ids: npt.NDArray[np.int64],
+        stands_for: npt.NDArray[np.int64],
+        *,
+        has_codes: bool,
     ) -> tuple[int, Strip, npt.NDArray[np.int64]]:
-        """Take this thread's tile through a stage.
+        """Take this thread's tile through layers `first` to `end`.
 
-        Returns the number of features that came, the strip of those that go on, and the live
-        features after each of the stage's layers.
+        Returns the number of features that came, the strip of those that go on, and the counts
+        of each of the layers.
         """
-        tile, spare = self._tiles()
-        n_live = np.zeros(stage.end - stage.first, dtype=np.int64)
-        stride = lanes_for(ids.size)
-        is_swapped, stride, lanes = kernels.run_layers(
-            self.plan.arrays, stage.first, stage.end, tile, spare, stride, ids, n_live
+        tile, spare, _ = self._buffers()
+        counts = np.zeros((3, end - first), dtype=np.int64)
+        is_swapped, stride, lanes = kernels.run_steps(
+            self.plan.arrays,
+            self.steps_end[first],
+            self.steps_end[end],
+            tile,
+            spare,
+            lanes_for(ids.size),
+            ids,
+            stands_for,
+            first,
+            counts,
         )
-        n_neurons = int(self.plan.arrays.layers[stage.end - 1, N_OUTPUTS])
-        if not (keeps_matrix or self.keeps_activations):
+        n_neurons = self.plan.layer_neurons[end - 1]
+        if end == self.plan.n_layers and not self.keeps_activations:
             n_neurons = 0  # only the numbers of the live features are wanted
+        n = lanes.size
+        matrix = np.empty(n_neurons * n + LANES, dtype=np.float32)
+        codes = np.empty(n if has_codes else 0, dtype=np.uint64)
         result = spare if is_swapped else tile
-        kept = np.empty(n_neurons * lanes.size + LANES, dtype=np.float32)
-        kernels.keep_lanes(result, n_neurons, stride, lanes, kept, lanes.size)
-        matrix = kept[: n_neurons * lanes.size].reshape(n_neurons, lanes.size)
-        return ids.size, Strip(ids[lanes], matrix), n_live
+        kernels.keep_lanes(result, n_neurons, stride, lanes, matrix, n, codes)
+        columns = np.arange(n, dtype=np.int32)
+        strip = Strip(ids[lanes], stands_for[lanes], matrix, n_neurons, codes, columns)
+        return ids.size, strip, counts
 
-    def _report(self, stage: Stage, n_features: int, n_survivors: int) -> None:
+    def _report(self, first: int, end: int, n_features: int, n_survivors: int) -> None:
         """Count a tile as done; features that died are done with all layers."""
         if self.progress is None:
             return
         n_layers = self.plan.n_layers
-        self._feature_layers_done += n_features * (stage.end - stage.first)
-        self._feature_layers_done += (n_features - n_survivors) * (n_layers - stage.end)
+        self._feature_layers_done += n_features * (end - first)
+        self._feature_layers_done += (n_features - n_survivors) * (n_layers - end)
         self.progress(self._feature_layers_done / (self.features.n_features * n_layers))
 
-    def _load_inputs(self, stop: int, first: int) -> npt.NDArray[np.int64]:
+    def _load_inputs(
+        self, stop: int, first: int
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Fill this thread's tile with features from `first`, at most to `stop`."""
         stop = min(stop, first + self.width)
         part = self.features.part(first, stop)
         values = _NO_VALUES if part.values is None else part.values
+        tile, _, rows = self._buffers()
         kernels.load_features(
             part.indptr,
             part.indices,
             values,
-            part.n_neurons,
-            self._tiles()[0],
+            self.plan.load_position,
+            self.plan.n_loaded,
+            tile,
             lanes_for(stop - first),
+            rows,
         )
-        return np.arange(first, stop, dtype=np.int64)
+        return np.arange(first, stop, dtype=np.int64), np.ones(stop - first, dtype=np.int64)
 
-    def _load_pieces(self, pieces: list[Piece]) -> npt.NDArray[np.int64]:
-        """Fill this thread's tile with pieces of strips; return their features' numbers."""
-        tile = self._tiles()[0]
-        count = sum(piece.count for piece in pieces)
+    def _load_pieces(
+        self, pieces: list[Piece]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Fill this thread's tile with pieces of strips."""
+        tile = self._buffers()[0]
+        count = sum(piece.columns.size for piece in pieces)
         stride = lanes_for(count)
         offset = 0
         for piece in pieces:
-            kernels.load_columns(piece.strip.matrix, piece.first, piece.count, tile, stride, offset)
-            offset += piece.count
-        kernels.clear_lanes(tile, pieces[0].strip.matrix.shape[0], stride, count)
-        return np.concatenate(
-            [piece.strip.ids[piece.first : piece.first + piece.count] for piece in pieces]
-        )
+            strip = piece.strip
+            kernels.load_columns(
+                strip.matrix, strip.ids.size, strip.n_neurons, piece.columns, tile, stride, offset
+            )
+            offset += piece.columns.size
+        kernels.clear_lanes(tile, pieces[0].strip.n_neurons, stride, count)
+        ids = np.concatenate([piece.strip.ids[piece.columns] for piece in pieces])
+        stands_for = np.concatenate([piece.strip.stands_for[piece.columns] for piece in pieces])
+        return ids, stands_for
 
-    def _tiles(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-        """Two buffers that belong to the calling thread."""
-        if not hasattr(self._of_thread, "tiles"):
+    def _buffers(self) -> tuple[npt.NDArray[np.float32], ...]:
+        """Buffers that belong to the calling thread: two tiles, and rows for loading."""
+        if not hasattr(self._of_thread, "buffers"):
             size = self.plan.max_width * self.width + LANES
-            self._of_thread.tiles = aligned_empty(size), aligned_empty(size)
-        tiles: tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]] = self._of_thread.tiles
-        return tiles
-
-
-def aligned_empty(size: int) -> npt.NDArray[np.float32]:
-    """Uninitialised float32 numbers that begin at a multiple of 64 bytes: of a cache line."""
-    longer = np.empty(size + 16, dtype=np.float32)
-    first = -longer.ctypes.data % 64 // 4
-    return longer[first : first + size]
-
-
-def lanes_for(n_features: int) -> int:
-    """Lanes that hold so many features: the next multiple of the kernels' lanes."""
-    return -(-n_features // LANES) * LANES
-
-
-def cut_pieces(strips: list[Strip], width: int) -> list[list[Piece]]:
-    """Share the columns of strips, in order, among tiles of `width` features."""
-    tiles: list[list[Piece]] = []
-    room = 0
-    for strip in strips:
-        first = 0
-        while first < strip.ids.size:
-            if room == 0:
-                tiles.append([])
-                room = width
-            count = min(room, strip.ids.size - first)
-            tiles[-1].append(Piece(strip, first, count))
-            first += count
-            room -= count
-    return tiles
+            sizes = (size, size, LANES * self.plan.n_loaded)
+            self._of_thread.buffers = tuple(aligned_empty(n) for n in sizes)
+        buffers: tuple[npt.NDArray[np.float32], ...] = self._of_thread.buffers
+        return buffers

@@ -60,6 +60,7 @@ class ReferenceEngine:
         return Output(
             live,
             n_live,
+            n_live,
             count_edges(features.n_features, n_live, may_drop, plan.network.layer_edges),
             y[live].toarray() if activations else None,
         )

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from spdnn.jit import jit
-from spdnn.plan.groups import group_columns
+from spdnn.plan.groups import NOTHING, group_columns
 
 MAX_ROWS = 8
 """Outputs of a block. Blocks have 8, 4, 2 or 1 rows: one compiled kernel each."""
@@ -101,7 +101,7 @@ def cut_layer(
         outputs, but changes no sum.
     """
     columns = weights.tocsc()
-    group, n_groups = group_columns(columns.indptr, columns.indices)
+    group, n_groups = group_columns(columns.indptr, columns.indices, NOTHING, NOTHING)
     group_size = np.bincount(group, minlength=n_groups)
     degree = np.diff(columns.indptr)
     group_degree = np.zeros(n_groups, dtype=np.int64)

@@ -1,22 +1,43 @@
-"""The CPU engine's plan: all layers as blocks, in a few long arrays."""
+"""The CPU engine's plan: all layers as steps, all steps as blocks, in a few long arrays."""
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 
 from spdnn.features import index_dtype
 from spdnn.memory import require_bytes
-from spdnn.network import Network, may_drop_after
+from spdnn.network import Layer, Network, may_drop_after
 from spdnn.plan.blocks import INDEX_START, TYPICAL_COSTS, WEIGHT_START, BlockCosts, cut_layer
+from spdnn.plan.merge import merge_layer
 
-FIRST_BLOCK, END_BLOCK, N_OUTPUTS, BIAS_START, IS_RELU, TESTS_NONZERO, MAY_DROP = range(7)
-"""Columns of the layer table."""
+(
+    FIRST_BLOCK,
+    END_BLOCK,
+    N_OUTPUTS,
+    BIAS_START,
+    IS_RELU,
+    TESTS_NONZERO,
+    MAY_DROP,
+    LAYER,
+) = range(8)
+"""Columns of the step table."""
+
+N_COLUMNS = 8
+
+NO_LAYER = -1
+"""In column LAYER: a step that only takes sums for the one behind it."""
+
+NOWHERE = -1
+"""Load position of an input that no output reads."""
 
 BYTES_PER_EDGE = 4 + 4
 """Weight and index: what a plan takes at most for an edge, its table left out."""
+
+_HINT = "take fewer --layers or a machine with more memory"
 
 
 class PlanArrays(NamedTuple):
@@ -24,24 +45,24 @@ class PlanArrays(NamedTuple):
 
     Attributes
     ----------
-    layers : ndarray, shape (n_layers, 7), int64
+    steps : ndarray, shape (n_steps, 8), int64
         First block and the end of them, outputs, where the bias begins, whether negative
-        sums are cut off, whether the bias counts only for sums that are not zero, and whether
-        features without activations may be dropped after the layer.
-    caps : ndarray, shape (n_layers,), float32
+        sums are cut off, whether the bias counts only for sums that are not zero, whether
+        features without activations may be dropped after the step, and which layer it ends.
+    caps : ndarray, shape (n_steps,), float32
         Largest activation; infinite for none.
     blocks : ndarray, shape (n_blocks, 5), int64
         See `spdnn.plan.blocks`; starts are those of the long arrays.
     indices : ndarray, uint16 or int32
     weights : ndarray, float32
     bias : ndarray, float32
-        Of each output of each layer, in the order of the blocks; equal layers share theirs.
+        Of each output of each step, in the order of the blocks; equal neighbours share theirs.
     """
 
-    layers: npt.NDArray[np.int64]
+    steps: npt.NDArray[np.int64]
     caps: npt.NDArray[np.float32]
     blocks: npt.NDArray[np.int64]
-    indices: npt.NDArray[np.uint16] | npt.NDArray[np.int32]
+    indices: npt.NDArray[Any]
     weights: npt.NDArray[np.float32]
     bias: npt.NDArray[np.float32]
 
@@ -53,27 +74,44 @@ class CpuPlan:
     Attributes
     ----------
     mode : str
-        "edges".
-    n_inputs, max_width : int
-        Neurons before the first layer; most neurons anywhere.
-    layer_edges : tuple of int
-        Edges of each layer.
+        "edges" or "merge".
     arrays : PlanArrays
-    output_order : ndarray, shape (n_outputs,), int32
-        The output neuron of the last layer at each position.
+    layer_edges : tuple of int
+        Edges that each layer evaluates for a feature; sums that are taken first count.
+    layer_neurons : tuple of int
+        Outputs that each layer computes.
+    load_position : ndarray, shape (n_inputs,), int32
+        Where in the first tile each input is added; `NOWHERE` for none.
+    n_loaded : int
+        Neurons of the first tile.
+    max_width : int
+        Most neurons of any tile.
+    output_position : ndarray, shape (n_outputs,), int32
+        Where each output of the network stands after the last step.
     """
 
     mode: str
-    n_inputs: int
-    max_width: int
-    layer_edges: tuple[int, ...]
     arrays: PlanArrays
-    output_order: npt.NDArray[np.int32]
+    layer_edges: tuple[int, ...]
+    layer_neurons: tuple[int, ...]
+    load_position: npt.NDArray[np.int32]
+    n_loaded: int
+    max_width: int
+    output_position: npt.NDArray[np.int32]
 
     @property
     def n_layers(self) -> int:
         """Number of layers."""
         return len(self.layer_edges)
+
+    @property
+    def n_bytes(self) -> int:
+        """Size of the arrays in bytes."""
+        return sum(array.nbytes for array in self.arrays)
+
+    def steps_end(self) -> npt.NDArray[np.int64]:
+        """The step behind each layer's last, shape (n_layers,)."""
+        return np.flatnonzero(self.arrays.steps[:, LAYER] != NO_LAYER) + 1
 
 
 def plan_edges(network: Network, costs: BlockCosts = TYPICAL_COSTS) -> CpuPlan:
@@ -90,52 +128,152 @@ def plan_edges(network: Network, costs: BlockCosts = TYPICAL_COSTS) -> CpuPlan:
     DeviceError
         If the plan does not fit into memory.
     """
-    require_bytes(
-        network.n_edges * BYTES_PER_EDGE,
-        f"the plan of {network.n_layers} layers",
-        "take fewer --layers or a machine with more memory",
-    )
-    layers = np.zeros((network.n_layers, 7), dtype=np.int64)
-    caps = np.full(network.n_layers, np.inf, dtype=np.float32)
-    tables, indices, weights = [], [], []
-    biases: list[npt.NDArray[np.float32]] = []
-    maps_zero_to_zero = []
-    position = np.arange(network.n_inputs, dtype=np.int32)
-    n_blocks = n_indices = n_weights = n_biases = 0
-    order = position
-    dtype = index_dtype(network.max_width)
-    for number, layer in enumerate(network.layers):
-        cut = cut_layer(layer.weights, position, costs)
-        order = cut.order
-        position = np.empty_like(order)
-        position[order] = np.arange(order.size, dtype=np.int32)
-        cut.table[:, INDEX_START] += n_indices
-        cut.table[:, WEIGHT_START] += n_weights
-        bias = np.broadcast_to(layer.bias, layer.n_outputs)[order]
-        if not biases or not np.array_equal(bias, biases[-1]):
-            biases.append(bias)
-            n_biases += bias.size
-        tables.append(cut.table)
-        indices.append(cut.indices.astype(dtype))
-        weights.append(cut.weights)
-        layers[number, FIRST_BLOCK] = n_blocks
-        layers[number, N_OUTPUTS] = layer.n_outputs
-        layers[number, BIAS_START] = n_biases - bias.size
-        layers[number, IS_RELU] = layer.activation == "relu"
-        layers[number, TESTS_NONZERO] = layer.needs_nonzero_test
-        maps_zero_to_zero.append(layer.maps_zero_to_zero)
-        caps[number] = math.inf if layer.ymax is None else layer.ymax
-        n_blocks += len(cut.table)
-        n_indices += cut.indices.size
-        n_weights += cut.weights.size
-        layers[number, END_BLOCK] = n_blocks
-    layers[:, MAY_DROP] = may_drop_after(maps_zero_to_zero)
-    arrays = PlanArrays(
-        layers,
-        caps,
-        np.concatenate(tables),
-        np.concatenate(indices),
-        np.concatenate(weights),
-        np.concatenate(biases),
-    )
-    return CpuPlan("edges", network.n_inputs, network.max_width, network.layer_edges, arrays, order)
+    require_bytes(network.n_edges * BYTES_PER_EDGE, f"the plan of {network.n_layers} layers", _HINT)
+    inputs = np.arange(network.n_inputs, dtype=np.int32)
+    steps = _Steps(network, costs, inputs.size)
+    for layer in network.layers:
+        bias = np.broadcast_to(layer.bias, layer.n_outputs)
+        steps.add_layer(layer, layer.weights, bias)
+    return steps.plan("edges", inputs, steps.position)
+
+
+def plan_merge(network: Network, costs: BlockCosts = TYPICAL_COSTS) -> CpuPlan:
+    """Plan a network for mode ``merge``: what must be equal is computed once.
+
+    Layers are merged one at a time, so that a network whose layers are made one at a time
+    never has to fit into memory. Parameters and errors as in `plan_edges`.
+    """
+    input_class = np.arange(network.n_inputs, dtype=np.int32)
+    load_position, n_loaded = input_class, network.n_inputs
+    steps: _Steps | None = None
+    n_classes = network.n_inputs
+    for layer in network.layers:
+        merged = merge_layer(layer, input_class, n_classes)
+        if steps is None:
+            if merged.sums is not None:
+                # Nothing is merged yet: every input is in one sum at most, taken while loading.
+                n_loaded = merged.sums.shape[1]
+                load_position = np.full(network.n_inputs, NOWHERE, dtype=np.int32)
+                load_position[np.diff(merged.sums.indptr) > 0] = merged.sums.indices
+            steps = _Steps(network, costs, n_loaded)
+            steps.count_edges(network.n_inputs if merged.sums is not None else 0)
+        elif merged.sums is not None:
+            steps.add_sums(merged.sums)
+        steps.add_layer(layer, merged.weights, merged.bias)
+        input_class, n_classes = merged.output_class, merged.bias.size
+    assert steps is not None
+    return steps.plan("merge", load_position, steps.position[input_class])
+
+
+class _Steps:
+    """Collects steps; keeps track of where each neuron stands in the tile."""
+
+    def __init__(self, network: Network, costs: BlockCosts, n_loaded: int) -> None:
+        self.position = np.arange(n_loaded, dtype=np.int32)
+        self._costs = costs
+        self._index_dtype = index_dtype(max(network.max_width, n_loaded))
+        self._steps: list[list[int]] = []
+        self._caps: list[float] = []
+        self._tables: list[npt.NDArray[np.int64]] = []
+        self._indices: list[npt.NDArray[Any]] = []
+        self._weights: list[npt.NDArray[np.float32]] = []
+        self._biases: list[npt.NDArray[np.float32]] = []
+        self._n_blocks = self._n_indices = self._n_weights = self._n_biases = 0
+        self._maps_zero_to_zero: list[bool] = []
+        self._layer_edges: list[int] = []
+        self._uncounted = 0
+        self._n_loaded = n_loaded
+
+    def count_edges(self, n_edges: int) -> None:
+        """Count edges that are evaluated on the way to the next layer."""
+        self._uncounted += n_edges
+
+    def add_sums(self, sums: sp.csr_array) -> None:
+        """Add a step of plain sums."""
+        self.count_edges(sums.nnz)
+        bias = np.zeros(sums.shape[1], dtype=np.float32)
+        self._add(sums, bias, is_relu=False, tests_nonzero=False, cap=None, layer=NO_LAYER)
+
+    def add_layer(self, layer: Layer, weights: sp.csr_array, bias: npt.NDArray[np.float32]) -> None:
+        """Add the step that ends a layer, with the weights and the bias given."""
+        self._layer_edges.append(self._uncounted + weights.nnz)
+        self._uncounted = 0
+        self._maps_zero_to_zero.append(layer.maps_zero_to_zero)
+        self._add(
+            weights,
+            bias,
+            is_relu=layer.activation == "relu",
+            tests_nonzero=layer.needs_nonzero_test,
+            cap=layer.ymax,
+            layer=len(self._layer_edges) - 1,
+        )
+
+    def _add(
+        self,
+        weights: sp.csr_array,
+        bias: npt.NDArray[np.float32],
+        *,
+        is_relu: bool,
+        tests_nonzero: bool,
+        cap: float | None,
+        layer: int,
+    ) -> None:
+        cut = cut_layer(weights, self.position, self._costs)
+        self.position = np.empty_like(cut.order)
+        self.position[cut.order] = np.arange(cut.order.size, dtype=np.int32)
+        cut.table[:, INDEX_START] += self._n_indices
+        cut.table[:, WEIGHT_START] += self._n_weights
+        bias = bias[cut.order]
+        if not self._biases or not np.array_equal(bias, self._biases[-1]):
+            self._biases.append(bias)
+            self._n_biases += bias.size
+        self._tables.append(cut.table)
+        self._indices.append(cut.indices.astype(self._index_dtype))
+        self._weights.append(cut.weights)
+        first_block = self._n_blocks
+        self._n_blocks += len(cut.table)
+        self._n_indices += cut.indices.size
+        self._n_weights += cut.weights.size
+        self._steps.append(
+            [
+                first_block,
+                self._n_blocks,
+                bias.size,
+                self._n_biases - bias.size,
+                is_relu,
+                tests_nonzero,
+                False,
+                layer,
+            ]
+        )
+        self._caps.append(math.inf if cap is None else cap)
+
+    def plan(
+        self,
+        mode: str,
+        load_position: npt.NDArray[np.int32],
+        output_position: npt.NDArray[np.int32],
+    ) -> CpuPlan:
+        """Join what was collected."""
+        require_bytes(self._n_weights * BYTES_PER_EDGE, "the plan", _HINT)
+        steps = np.array(self._steps, dtype=np.int64)
+        ends_layer = steps[:, LAYER] != NO_LAYER
+        steps[ends_layer, MAY_DROP] = may_drop_after(self._maps_zero_to_zero)
+        arrays = PlanArrays(
+            steps,
+            np.array(self._caps, dtype=np.float32),
+            np.concatenate(self._tables),
+            np.concatenate(self._indices),
+            np.concatenate(self._weights),
+            np.concatenate(self._biases),
+        )
+        return CpuPlan(
+            mode,
+            arrays,
+            tuple(self._layer_edges),
+            tuple(int(n) for n in steps[ends_layer, N_OUTPUTS]),
+            load_position,
+            self._n_loaded,
+            max(self._n_loaded, int(steps[:, N_OUTPUTS].max())),
+            output_position,
+        )

@@ -1,4 +1,4 @@
-"""Finding the outputs of a layer that have the same inputs.
+"""Finding equal columns: outputs of a layer that have the same inputs, or the same weights too.
 
 They are found by comparing the columns of the weights; no structure is assumed.
 """
@@ -10,20 +10,30 @@ import numpy.typing as npt
 
 from spdnn.jit import jit
 
+NOTHING = np.empty(0, dtype=np.uint32)
+"""For `values` or `labels` that do not count."""
+
 _EMPTY = -1
 
 
 @jit
 def group_columns(
-    indptr: npt.NDArray[Any], indices: npt.NDArray[np.int32]
+    indptr: npt.NDArray[Any],
+    indices: npt.NDArray[np.int32],
+    values: npt.NDArray[np.uint32],
+    labels: npt.NDArray[np.uint32],
 ) -> tuple[npt.NDArray[np.int32], int]:
-    """Number the distinct sparsity patterns of the columns of a CSC matrix.
+    """Number the distinct columns of a CSC matrix.
 
     Parameters
     ----------
     indptr : ndarray, shape (n_columns + 1,)
     indices : ndarray, int32
         Ascending within each column.
+    values : ndarray, uint32
+        The bits of the entries, which then count as well; empty where only the pattern counts.
+    labels : ndarray, uint32
+        One more number of each column that counts; empty for none.
 
     Returns
     -------
@@ -35,7 +45,7 @@ def group_columns(
     Notes
     -----
     A hash table with open addressing. A hash only proposes: columns are one group
-    where their patterns are equal, number by number.
+    where all that counts is equal, number by number.
     """
     n_columns = indptr.size - 1
     size = 2
@@ -49,9 +59,13 @@ def group_columns(
     for column in range(n_columns):
         start, stop = indptr[column], indptr[column + 1]
         code = np.uint64(stop - start)
+        if labels.size:
+            code ^= np.uint64(labels[column]) << np.uint64(32)
         for k in range(start, stop):
             # The finaliser of MurmurHash3 (A. Appleby, 2011), chained.
             code ^= np.uint64(indices[k]) + np.uint64(0x9E3779B97F4A7C15)
+            if values.size:
+                code ^= np.uint64(values[k]) << np.uint64(32)
             code *= np.uint64(0xFF51AFD7ED558CCD)
             code ^= code >> np.uint64(33)
         slot = np.int64(code & np.uint64(size - 1))
@@ -64,12 +78,21 @@ def group_columns(
                 break
             other_start = indptr[other]
             is_equal = indptr[other + 1] - other_start == stop - start
+            if labels.size:
+                is_equal = is_equal and labels[other] == labels[column]
             n_same = 0
             while is_equal and n_same < stop - start:
                 is_equal = indices[other_start + n_same] == indices[start + n_same]
+                if values.size:
+                    is_equal = is_equal and values[other_start + n_same] == values[start + n_same]
                 n_same += 1
             if is_equal:
                 group[column] = group[other]
                 break
             slot = (slot + 1) & (size - 1)
     return group, n_groups
+
+
+def bits_of(numbers: npt.NDArray[np.float32]) -> npt.NDArray[np.uint32]:
+    """The bits of float32 numbers, equal exactly where the numbers are: -0.0 is 0.0."""
+    return (numbers + np.float32(0)).view(np.uint32)

@@ -10,10 +10,10 @@ taken for granted.
 import numpy as np
 import numpy.typing as npt
 
-from spdnn.engines.kernels.layer import WORD, Tile, evaluate_layer
+from spdnn.engines.kernels.step import WORD, Tile, evaluate_step
 from spdnn.engines.kernels.vectors import LANES, compress_lanes
 from spdnn.jit import jit
-from spdnn.plan.cpu import MAY_DROP, N_OUTPUTS, PlanArrays
+from spdnn.plan.cpu import LAYER, MAY_DROP, N_OUTPUTS, NO_LAYER, PlanArrays
 
 
 @jit
@@ -21,29 +21,56 @@ def load_features(
     indptr: npt.NDArray[np.int64],
     indices: npt.NDArray[np.uint16],
     values: npt.NDArray[np.float32],
-    n_neurons: int,
+    position: npt.NDArray[np.int32],
+    n_loaded: int,
     tile: Tile,
     stride: int,
+    rows: Tile,
 ) -> None:
-    """Write the features of `indptr` (one row more than features) into a tile, densely.
+    """Add the inputs of features, each at its position, into a tile that is zero before.
 
-    `values` is empty where all are 1.
+    Parameters
+    ----------
+    indptr, indices, values : ndarray
+        The features, one row of `indptr` more than there are; `values` is empty where all are 1.
+    position : ndarray, int32
+        Neuron of the tile of each input; negative for none.
+    n_loaded : int
+        Neurons of the tile.
+    tile : ndarray
+    stride : int
+    rows : ndarray, at least ``LANES * n_loaded``
+        Scratch: features are added up one by one in a row of their own, then turned.
     """
-    for place in range(n_neurons * stride):
-        tile[place] = 0
-    for f in range(indptr.size - 1):
-        for k in range(indptr[f], indptr[f + 1]):
-            tile[np.int64(indices[k]) * stride + f] = values[k] if values.size else 1.0
+    n_features = indptr.size - 1
+    for first in range(0, stride, LANES):
+        for place in range(LANES * n_loaded):
+            rows[place] = 0
+        for lane in range(min(LANES, n_features - first)):
+            start = lane * n_loaded
+            for k in range(indptr[first + lane], indptr[first + lane + 1]):
+                p = position[indices[k]]
+                if p >= 0:
+                    rows[start + p] += values[k] if values.size else np.float32(1)
+        for p in range(n_loaded):
+            for lane in range(LANES):
+                tile[p * stride + first + lane] = rows[lane * n_loaded + p]
 
 
 @jit
 def load_columns(
-    strip: npt.NDArray[np.float32], first: int, count: int, tile: Tile, stride: int, offset: int
+    strip: Tile,
+    n_columns: int,
+    n_neurons: int,
+    columns: npt.NDArray[np.int32],
+    tile: Tile,
+    stride: int,
+    offset: int,
 ) -> None:
-    """Copy columns of a strip (neurons x features) into a tile, from lane `offset` on."""
-    for p in range(strip.shape[0]):
-        for f in range(count):
-            tile[p * stride + offset + f] = strip[p, first + f]
+    """Copy the named columns of a strip (neurons x features) into a tile, from lane `offset` on."""
+    for p in range(n_neurons):
+        for f in range(columns.size):
+            tile[p * stride + offset + f] = strip[p * n_columns + columns[f]]
 
 
 @jit
@@ -62,11 +89,15 @@ def keep_lanes(
     lanes: npt.NDArray[np.int32],
     target: Tile,
     target_stride: int,
+    codes: npt.NDArray[np.uint64],
 ) -> None:
     """Copy the named lanes, ascending, side by side into `target`; its other lanes become zero.
 
     `target` may be the tile itself: 16 lanes are read at a time, before they are written. It
     has 16 numbers more than what is meant to be written.
+
+    `codes` is empty, or one number a lane, which becomes a hash of the lane's activations. It is
+    taken while they are in the first cache. Equal activations have equal hashes, -0.0 and 0.0 too.
     """
     n_chunks = stride // LANES
     masks = np.empty(n_chunks, dtype=np.uint64)
@@ -78,6 +109,10 @@ def keep_lanes(
         while n < lanes.size and lanes[n] < (chunk + 1) * LANES:
             masks[chunk] |= np.uint64(1) << np.uint64(lanes[n] % LANES)
             n += 1
+    bits = target.view(np.uint32)
+    minus_zero = np.uint32(0x80000000)
+    for f in range(codes.size):
+        codes[f] = 0
     for p in range(n_neurons):
         start = p * target_stride
         for chunk in range(n_chunks):
@@ -85,32 +120,46 @@ def keep_lanes(
             compress_lanes(tile, place, masks[chunk], target, start + starts[chunk])
         for f in range(lanes.size, target_stride):
             target[start + f] = 0
+        for f in range(codes.size):
+            number = bits[start + f]
+            if number == minus_zero:
+                number = np.uint32(0)
+            # FNV-1a's step (Fowler, Noll, Vo), a number at a time, with a larger odd factor.
+            codes[f] = (codes[f] ^ np.uint64(number)) * np.uint64(0x9E3779B97F4A7C15)
+            codes[f] ^= codes[f] >> np.uint64(29)
 
 
 @jit
-def run_layers(
+def run_steps(
     plan: PlanArrays,
-    first_layer: int,
-    end_layer: int,
+    first_step: int,
+    end_step: int,
     tile: Tile,
     spare: Tile,
     stride: int,
     ids: npt.NDArray[np.int64],
-    n_live: npt.NDArray[np.int64],
+    stands_for: npt.NDArray[np.int64],
+    first_layer: int,
+    counts: npt.NDArray[np.int64],
 ) -> tuple[bool, int, npt.NDArray[np.int32]]:
-    """Take a tile through layers `first_layer` to `end_layer` (excluded).
+    """Take a tile through steps `first_step` to `end_step` (excluded).
 
     Parameters
     ----------
     plan : PlanArrays
+    first_step, end_step : int
     tile, spare : ndarray
         The activations, and a buffer of the same size.
     stride : int
         Lanes a neuron.
-    ids : ndarray, int64
-        What the caller calls the features in the lanes; moved along with them.
-    n_live : ndarray, shape (end_layer - first_layer,), int64
-        Filled with the number of live features after each layer.
+    ids, stands_for : ndarray, int64
+        What the caller calls the features in the lanes, and how many features each stands
+        for; moved along with them.
+    first_layer : int
+        The layer that the first step belongs to.
+    counts : ndarray, shape (3, n_layers), int64
+        Filled, layer by layer from `first_layer`: live features after the layer, distinct
+        ones of them that were carried, and lanes that the layer was evaluated for.
 
     Returns
     -------
@@ -124,24 +173,31 @@ def run_layers(
     is_swapped = False
     lanes = first_lanes(ids.size)
     bits = np.empty((stride + WORD - 1) // WORD, dtype=np.uint64)
-    for layer in range(first_layer, end_layer):
-        evaluate_layer(plan, layer, tile, spare, stride, bits)
+    no_codes = np.empty(0, dtype=np.uint64)
+    for step in range(first_step, end_step):
+        evaluate_step(plan, step, tile, spare, stride, bits)
         tile, spare = spare, tile
         is_swapped = not is_swapped
+        layer = plan.steps[step, LAYER]
+        if layer == NO_LAYER:
+            continue
         live = live_lanes(bits, lanes)
-        n_live[layer - first_layer] = live.size
-        if not plan.layers[layer, MAY_DROP]:
+        for lane in live:
+            counts[0, layer - first_layer] += stands_for[lane]
+        counts[1, layer - first_layer] = live.size
+        counts[2, layer - first_layer] = lanes.size
+        if not plan.steps[step, MAY_DROP]:
             continue
         lanes = live
         if live.size == 0:
-            for later in range(layer + 1, end_layer):
-                n_live[later - first_layer] = 0
             break
         new_stride = (live.size + LANES - 1) // LANES * LANES
-        if new_stride < stride and layer + 1 < end_layer:
-            keep_lanes(tile, plan.layers[layer, N_OUTPUTS], stride, live, tile, new_stride)
+        if new_stride < stride and step + 1 < end_step:
+            n_outputs = plan.steps[step, N_OUTPUTS]
+            keep_lanes(tile, n_outputs, stride, live, tile, new_stride, no_codes)
             for f in range(live.size):
                 ids[f] = ids[live[f]]
+                stands_for[f] = stands_for[live[f]]
             stride = new_stride
             lanes = first_lanes(live.size)
     return is_swapped, stride, lanes

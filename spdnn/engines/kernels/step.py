@@ -1,6 +1,6 @@
-"""One layer of a tile: all its blocks, for all features of the tile.
+"""One step of a tile: a layer, or sums that are taken first; all its blocks, for all lanes.
 
-See `spdnn.engines.kernels.tile` for what a tile is. `evaluate_layer` is the explicit-vector kernel,
+See `spdnn.engines.kernels.tile` for what a tile is. `evaluate_step` is the explicit-vector kernel,
 or its plain twin where this CPU has no vectors worth it; both add the inputs of an output
 in the plan's order.
 """
@@ -42,7 +42,7 @@ def _make_block(n_rows: int) -> Callable[..., None]:
     @jit
     def block(
         plan: PlanArrays,
-        layer: int,
+        step: int,
         number: int,
         position: int,
         source: Tile,
@@ -54,10 +54,10 @@ def _make_block(n_rows: int) -> Callable[..., None]:
         index_start = plan.blocks[number, INDEX_START]
         n_inputs = plan.blocks[number, N_INPUTS]
         is_shared = plan.blocks[number, IS_SHARED]
-        bias_start = plan.layers[layer, BIAS_START] + position
-        is_relu = plan.layers[layer, IS_RELU]
-        tests_nonzero = plan.layers[layer, TESTS_NONZERO]
-        cap = plan.caps[layer]
+        bias_start = plan.steps[step, BIAS_START] + position
+        is_relu = plan.steps[step, IS_RELU]
+        tests_nonzero = plan.steps[step, TESTS_NONZERO]
+        cap = plan.caps[step]
         for row in range(0, n_rows, rows):
             lane = 0
             while lane < stride:
@@ -105,14 +105,14 @@ def _make_block(n_rows: int) -> Callable[..., None]:
 
 @jit
 def evaluate_plainly(
-    plan: PlanArrays, layer: int, source: Tile, target: Tile, stride: int, live: Bits
+    plan: PlanArrays, step: int, source: Tile, target: Tile, stride: int, live: Bits
 ) -> None:
-    """One layer of all lanes, by plain loops: no explicit vectors, the same sums in the same order.
+    """One step of all lanes, by plain loops: no explicit vectors, the same sums in the same order.
 
     Parameters
     ----------
     plan : PlanArrays
-    layer : int
+    step : int
     source, target : ndarray
         The tile, and where the next one goes.
     stride : int
@@ -123,11 +123,11 @@ def evaluate_plainly(
     for word in range(live.size):
         live[word] = 0
     position = np.int64(0)
-    cap = plan.caps[layer]
-    is_relu = plan.layers[layer, IS_RELU]
-    tests_nonzero = plan.layers[layer, TESTS_NONZERO]
-    bias_start = plan.layers[layer, BIAS_START]
-    for block in range(plan.layers[layer, FIRST_BLOCK], plan.layers[layer, END_BLOCK]):
+    cap = plan.caps[step]
+    is_relu = plan.steps[step, IS_RELU]
+    tests_nonzero = plan.steps[step, TESTS_NONZERO]
+    bias_start = plan.steps[step, BIAS_START]
+    for block in range(plan.steps[step, FIRST_BLOCK], plan.steps[step, END_BLOCK]):
         n_rows = plan.blocks[block, N_ROWS]
         n_inputs = plan.blocks[block, N_INPUTS]
         is_shared = plan.blocks[block, IS_SHARED]
@@ -163,23 +163,23 @@ if _WIDTH:
 
 @jit
 def evaluate_with_vectors(
-    plan: PlanArrays, layer: int, source: Tile, target: Tile, stride: int, live: Bits
+    plan: PlanArrays, step: int, source: Tile, target: Tile, stride: int, live: Bits
 ) -> None:
-    """One layer of all lanes, block by block; arguments as for `evaluate_plainly`."""
+    """One step of all lanes, block by block; arguments as for `evaluate_plainly`."""
     for word in range(live.size):
         live[word] = 0
     position = np.int64(0)
-    for block in range(plan.layers[layer, FIRST_BLOCK], plan.layers[layer, END_BLOCK]):
+    for block in range(plan.steps[step, FIRST_BLOCK], plan.steps[step, END_BLOCK]):
         n_rows = plan.blocks[block, N_ROWS]
         if n_rows == 8:
-            _block_8(plan, layer, block, position, source, target, stride, live)
+            _block_8(plan, step, block, position, source, target, stride, live)
         elif n_rows == 4:
-            _block_4(plan, layer, block, position, source, target, stride, live)
+            _block_4(plan, step, block, position, source, target, stride, live)
         elif n_rows == 2:
-            _block_2(plan, layer, block, position, source, target, stride, live)
+            _block_2(plan, step, block, position, source, target, stride, live)
         else:
-            _block_1(plan, layer, block, position, source, target, stride, live)
+            _block_1(plan, step, block, position, source, target, stride, live)
         position += n_rows
 
 
-evaluate_layer = evaluate_with_vectors if _WIDTH else evaluate_plainly
+evaluate_step = evaluate_with_vectors if _WIDTH else evaluate_plainly

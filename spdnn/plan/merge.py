@@ -1,0 +1,103 @@
+"""Exact merging of neurons: what must be equal is computed once.
+
+Two outputs of a layer with equal columns (inputs, weights, bias) have equal values: one is
+computed, and the next layer's edges of the other are sent to it; edges that now coincide are
+added up. Two inputs with equal rows only matter through their sum: it can be taken first, which
+turns a layer into two steps. Both are found by hashing, confirmed by value, on any network.
+
+A merged layer is taken in one step or in two, whichever has the smaller cost.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from spdnn.network import Layer
+from spdnn.plan.groups import NOTHING, bits_of, group_columns
+
+
+class MergedLayer(NamedTuple):
+    """One layer after merging.
+
+    Attributes
+    ----------
+    sums : csr_array, shape (n_merged_inputs, n_sums), float32, or None
+        The first step, a plain sum with whole numbers as weights; None where it does not pay.
+    weights : csr_array, shape (n_sums or n_merged_inputs, n_merged_outputs), float32
+    bias : ndarray, shape (n_merged_outputs,), float32
+    output_class : ndarray, shape (n_outputs,), int32
+        Which merged output each of the layer's outputs has become.
+    """
+
+    sums: sp.csr_array | None
+    weights: sp.csr_array
+    bias: npt.NDArray[np.float32]
+    output_class: npt.NDArray[np.int32]
+
+
+def merge_layer(
+    layer: Layer, input_class: npt.NDArray[np.int32], n_input_classes: int
+) -> MergedLayer:
+    """Merge the neurons of a layer.
+
+    Parameters
+    ----------
+    layer : Layer
+    input_class : ndarray, shape (n_inputs,), int32
+        Which of the merged inputs each input is.
+    n_input_classes : int
+
+    Notes
+    -----
+    Weights that are added up are rounded to float32 once, from float64; sums of the
+    challenge's weights are exact.
+    """
+    rows = layer.weights.copy()
+    rows.eliminate_zeros()
+    # Inputs with equal rows: groups of inputs that only matter through their sum.
+    row_group, n_groups = group_columns(rows.indptr, rows.indices, bits_of(rows.data), NOTHING)
+    first_of_group = _first_of_each(row_group, n_groups)
+    reduced = rows[first_of_group]
+    # Outputs with equal columns: those of the reduced matrix tell it, too, and are shorter.
+    columns = reduced.tocsc()
+    bias = np.broadcast_to(layer.bias, layer.n_outputs)
+    group, n_distinct = _equal_columns(columns, bias)
+    first = _first_of_each(group, n_distinct)
+    columns, bias = columns[:, first], bias[first]
+    # With the inputs merged as well, more columns may be equal.
+    n_inputs = layer.n_inputs
+    ones = np.ones(n_inputs)
+    sums = sp.coo_array((ones, (input_class, row_group)), shape=(n_input_classes, n_groups)).tocsc()
+    direct = (sums @ columns.astype(np.float64)).tocsc().astype(np.float32)
+    direct.sort_indices()
+    direct_group, n_outputs = _equal_columns(direct, bias)
+    first = _first_of_each(direct_group, n_outputs)
+    direct, columns, bias = direct[:, first], columns[:, first], bias[first]
+    output_class = direct_group[group]
+    # Sums that nobody reads need not be taken.
+    is_used = np.diff(columns.tocsr().indptr) > 0
+    sums, columns = sums[:, is_used], columns.tocsr()[is_used]
+    if sums.nnz + sums.shape[1] + columns.nnz >= direct.nnz:
+        return MergedLayer(None, direct.tocsr(), bias, output_class)
+    return MergedLayer(sums.tocsr().astype(np.float32), columns, bias, output_class)
+
+
+def _equal_columns(
+    columns: sp.csc_array, bias: npt.NDArray[np.float32]
+) -> tuple[npt.NDArray[np.int32], int]:
+    """Number the distinct columns of a CSC matrix together with their bias."""
+    group: npt.NDArray[np.int32]
+    group, n_groups = group_columns(
+        columns.indptr, columns.indices, bits_of(columns.data), bits_of(bias)
+    )
+    return group, n_groups
+
+
+def _first_of_each(group: npt.NDArray[np.int32], n_groups: int) -> npt.NDArray[np.int64]:
+    """The first member of each group; groups are numbered by their first member."""
+    first = np.empty(n_groups, dtype=np.int64)
+    members = np.arange(group.size)[::-1]
+    first[group[members]] = members  # of several, the last written stays: the smallest
+    return first
