@@ -55,6 +55,40 @@ SIZES = {
 """The official sizes by number of neurons."""
 
 
+@dataclass(frozen=True)
+class KnownCategories:
+    """sha256 of a network's whole list of categories, as bytes of its file.
+
+    Attributes
+    ----------
+    sha256 : str
+    is_published : bool
+        Whether it is that of the published file; else the list was computed with this
+        project's float64 reference (engine "scipy") from the recipes of weights and inputs.
+    """
+
+    sha256: str
+    is_published: bool
+
+
+CATEGORIES_SHA256 = {
+    (1024, 120): KnownCategories(
+        "a006e26755ca317ecf629035972137457705f20e3139b7796a2f9e9d58c8f4e1", is_published=True
+    ),
+    # The same features as after 120 layers, found by running all of them.
+    (1024, 480): KnownCategories(
+        "a006e26755ca317ecf629035972137457705f20e3139b7796a2f9e9d58c8f4e1", is_published=False
+    ),
+    (1024, 1920): KnownCategories(
+        "a006e26755ca317ecf629035972137457705f20e3139b7796a2f9e9d58c8f4e1", is_published=False
+    ),
+    (4096, 120): KnownCategories(
+        "5ff66a396a73723af800e551214b2c5f89efc77a7062e231e361aecd60f672a0", is_published=False
+    ),
+}
+"""What is known of the lists, by neurons and layers."""
+
+
 def weights_folder(neurons: int) -> str:
     """Name of the published folder that holds the layers of one size."""
     return f"neuron{neurons}"

@@ -1,5 +1,6 @@
 """Where networks, features and truth come from: a path, a word, or what a data folder holds."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy.typing as npt
 from spdnn import challenge
 from spdnn.errors import DataError
 from spdnn.features import Features
-from spdnn.io import store, tsv
+from spdnn.io import download, store, tsv
 from spdnn.memory import require_bytes
 from spdnn.network import Layer, Network
 from spdnn.recipes.digits import digit_features
@@ -20,6 +21,8 @@ from spdnn.recipes.radixnet import equals_recipe, official_network
 
 Progress = Callable[[float], None]
 
+FOLDER_VARIABLE = "SPDNN_DATA"
+"""Environment variable that names the data folder."""
 OFFICIAL: Literal["official"] = "official"
 """The cap that is not given: the challenge's, or a store's own."""
 
@@ -34,6 +37,11 @@ DIGIT_BYTES = 8
 
 MAX_NEURONS = 2**31 - 1
 """Neurons are numbered with 32 bits, as in scipy's matrices."""
+
+
+def default_folder() -> Path:
+    """The data folder where none is named: that of the environment, else ``data``."""
+    return Path(os.environ.get(FOLDER_VARIABLE) or "data")
 
 
 @dataclass(frozen=True)
@@ -147,7 +155,7 @@ def open_features(
     neurons: int,
     count: int | None = None,
     progress: Progress | None = None,
-    folder: Path = Path("data"),
+    folder: Path | None = None,
 ) -> SourcedFeatures:
     """Read or make features.
 
@@ -163,8 +171,9 @@ def open_features(
         Only the first so many; all that there are (60000 digits) where not given.
     progress : callable, optional
         Called with the fraction done.
-    folder : Path
-        Where "recipe" looks for the images.
+    folder : Path, optional
+        Where "recipe" looks for the images, and fetches them to; `default_folder` where
+        not given.
 
     Raises
     ------
@@ -184,9 +193,7 @@ def open_features(
         )
         made = digit_features(neurons, wanted)
         return SourcedFeatures(made, DIGITS, is_official=False)
-    path = find_images(folder) if source == RECIPE else Path(source)
-    if path is None:
-        raise DataError(f"the recipe's inputs need MNIST's {IMAGES_FILE}[.gz] in {folder}")
+    path = images_file(folder or default_folder(), progress) if source == RECIPE else Path(source)
     if not path.is_file():
         raise DataError(f"{source}: no such file (or the words {RECIPE}, {DIGITS})")
     name = path.name.removesuffix(".gz")
@@ -225,6 +232,17 @@ def find_images(folder: Path) -> Path | None:
     """MNIST's training images in a data folder, if they are there."""
     found = _first_there([folder / f"{IMAGES_FILE}{packed}" for packed in _PACKED])
     return None if found is None else Path(found)
+
+
+def images_file(folder: Path, progress: Progress | None = None) -> Path:
+    """MNIST's training images in a data folder, fetched once if they are not there.
+
+    Raises
+    ------
+    DataError
+        If they can be had nowhere.
+    """
+    return find_images(folder) or download.fetch_images(folder, progress=progress)
 
 
 def find_inputs(folder: Path, neurons: int) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from spdnn.errors import DataError
-from spdnn.sources import OFFICIAL, Cap
+from spdnn.sources import FOLDER_VARIABLE, OFFICIAL, Cap, default_folder
 
 LARGEST = float(np.finfo(np.float32).max)
 """What float32, the type of all numbers in a network, can hold."""
@@ -76,6 +76,18 @@ def add_activation(parser: argparse.ArgumentParser) -> None:
         default=OFFICIAL,
         metavar="Y",
         help="cap of activations, or none (default: the official one, 32)",
+    )
+
+
+def add_data_folder(parser: argparse.ArgumentParser) -> None:
+    """Add ``--data``."""
+    folder = default_folder()
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=folder,
+        metavar="DIR",
+        help=f"data folder (here {folder}; the variable {FOLDER_VARIABLE} sets it)",
     )
 
 

@@ -4,28 +4,28 @@ import argparse
 import json
 import os
 import time
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from spdnn import provenance
-from spdnn.challenge import DEPTHS
-from spdnn.cli.arguments import add_activation, add_network_size, count, positive, writable
+from spdnn.challenge import DEPTHS, FEATURES
+from spdnn.cli.arguments import (
+    add_activation,
+    add_data_folder,
+    add_network_size,
+    count,
+    positive,
+    writable,
+)
 from spdnn.cli.progress import progress_bar
 from spdnn.engines import ENGINES, MODES, NOT_YET, choose_mode, make_engine
 from spdnn.errors import DataError
 from spdnn.inference import infer, with_reading
 from spdnn.io.files import whole_file
-from spdnn.result import (
-    Comparison,
-    Result,
-    categories_sha256,
-    categories_text,
-    compare,
-)
+from spdnn.result import Result, categories_sha256, categories_text
 from spdnn.sources import (
     SourcedFeatures,
     SourcedNetwork,
@@ -36,11 +36,10 @@ from spdnn.sources import (
     open_network,
     read_truth,
 )
+from spdnn.truth import Check, check_list, check_nothing, check_official
 
 NONE = "none"
 MERGE_NOTE = "the rate counts every edge for every feature, not the work that was left to do"
-N_SHOWN = 5
-"""Wrong categories that are named; of the others only the number."""
 
 
 def add_parser(commands: Any) -> None:
@@ -54,9 +53,7 @@ def add_parser(commands: Any) -> None:
         ),
     )
     add_network_size(parser, required=True)
-    parser.add_argument(
-        "--data", type=Path, default=Path("data"), metavar="DIR", help="data folder (data)"
-    )
+    add_data_folder(parser)
     parser.add_argument(
         "--weights", metavar="PATH|recipe", help="store, folder or archive of layer files"
     )
@@ -83,11 +80,8 @@ def run(arguments: argparse.Namespace) -> int:
     started = time.perf_counter()
     _refuse_early(arguments)
     facts = provenance.gather()
-    network, features, truth_source = _open(arguments)
-    truth = None
-    if truth_source is not None:
-        # Cut only where fewer features were asked for: inputs that end early are a failure.
-        truth = read_truth(truth_source, arguments.features)
+    network, features = _open(arguments)
+    check = _make_check(arguments, network, features)
     read = time.perf_counter() - started
     with progress_bar("inference") as progress:
         result = infer(
@@ -102,14 +96,14 @@ def run(arguments: argparse.Namespace) -> int:
         with whole_file(arguments.save_categories) as file:
             file.write(categories_text(result.categories))
     result = with_reading(result, read, time.perf_counter() - started)
-    check = None if truth is None else compare(result.categories, truth)
+    verdict = check(result)
     if arguments.json is not None:
-        record = as_record(arguments.neurons, network, features, result, truth_source, check)
+        record = as_record(arguments.neurons, network, features, result, verdict)
         with whole_file(arguments.json) as file:
             file.write((json.dumps(record | {"provenance": facts}, indent=1) + "\n").encode())
     print(as_text(network, features, result))
-    print(verdict(result, truth_source, truth, check, arguments.features))
-    return 0 if check is None or check.is_equal else 1
+    print(verdict.text)
+    return 1 if verdict.outcome == "failed" else 0
 
 
 def _refuse_early(arguments: argparse.Namespace) -> None:
@@ -124,7 +118,7 @@ def _refuse_early(arguments: argparse.Namespace) -> None:
     choose_mode(make_engine(arguments.engine, arguments.threads), arguments.mode)
 
 
-def _open(arguments: argparse.Namespace) -> tuple[SourcedNetwork, SourcedFeatures, str | None]:
+def _open(arguments: argparse.Namespace) -> tuple[SourcedNetwork, SourcedFeatures]:
     """Open what was named, or what the data folder holds."""
     neurons, folder = arguments.neurons, arguments.data
     layers = arguments.layers
@@ -139,10 +133,25 @@ def _open(arguments: argparse.Namespace) -> tuple[SourcedNetwork, SourcedFeature
         network = open_network(weights, neurons, layers, arguments.bias, arguments.ymax, progress)
     with progress_bar("inputs") as progress:
         features = open_features(inputs, neurons, arguments.features, progress, folder)
-    truth: str | None = arguments.truth
-    if truth is None and network.is_official and features.is_official:
-        truth = find_truth(folder, neurons, network.network.n_layers)
-    return network, features, None if truth == NONE else truth
+    return network, features
+
+
+def _make_check(
+    arguments: argparse.Namespace, network: SourcedNetwork, features: SourcedFeatures
+) -> Callable[[Result], Check]:
+    """Choose what to judge the run by, before it starts: a list is read first of all."""
+    neurons, layers = network.network.n_inputs, network.network.n_layers
+    is_official = network.is_official and features.is_official
+    source: str | None = arguments.truth
+    if source is None and is_official:
+        source = find_truth(arguments.data, neurons, layers)
+    if source is not None and source != NONE:
+        # Cut only where fewer features were asked for: inputs that end early are a failure.
+        truth = read_truth(source, arguments.features)
+        return partial(check_list, truth=truth, source=source, count=arguments.features)
+    if source is None and is_official and layers in DEPTHS and len(features.features) == FEATURES:
+        return partial(check_official, neurons=neurons, layers=layers)
+    return check_nothing
 
 
 def as_record(
@@ -150,11 +159,9 @@ def as_record(
     network: SourcedNetwork,
     features: SourcedFeatures,
     result: Result,
-    truth_source: str | None,
-    check: Comparison | None,
+    check: Check,
 ) -> dict[str, Any]:
     """All facts of a run but its provenance, ready for JSON."""
-    truth = "none" if check is None else ("passed" if check.is_equal else "failed")
     return {
         "schema": 1,
         "neurons": neurons,
@@ -172,13 +179,14 @@ def as_record(
         "categories": {
             "count": int(result.live.size),
             "sha256": categories_sha256(result.categories),
-            "truth": truth,
+            "truth": check.outcome,
+            "check": check.kind,
         },
         "layers_log": [layer._asdict() for layer in result.layers],
         "data": {
             "weights": network.source,
             "inputs": features.source,
-            "truth": truth_source,
+            "truth": check.source,
             "official": network.is_official and features.is_official,
         },
     }
@@ -209,25 +217,3 @@ def as_text(network: SourcedNetwork, features: SourcedFeatures, result: Result) 
         ("live", f"{result.live.size:,} of {result.n_features:,} features after the last layer"),
     ]
     return "\n".join(f"{name:<11}{fact}".rstrip() for name, fact in rows)
-
-
-def verdict(
-    result: Result,
-    truth_source: str | None,
-    truth: npt.NDArray[np.int64] | None,
-    check: Comparison | None,
-    count: int | None = None,
-) -> str:
-    """The last lines: whether the categories are the true ones, and what differs."""
-    n = result.live.size
-    part = "" if count is None else f" (of the first {count:,} features)"
-    if check is None or truth is None:
-        return f"{'check':<11}none: {n:,} categories, no truth to compare them with"
-    if check.is_equal:
-        return f"CHALLENGE PASSED: {n:,} categories, equal to {truth_source}{part}"
-    lines = [f"CHALLENGE FAILED: {n:,} categories, {truth.size:,} in {truth_source}{part}"]
-    for word, numbers in (("missing", check.missing), ("extra", check.extra)):
-        shown = ", ".join(map(str, numbers[:N_SHOWN]))
-        more = ", ..." if numbers.size > N_SHOWN else ""
-        lines.append(f"{word:<11}{numbers.size:,}" + (f": {shown}{more}" if numbers.size else ""))
-    return "\n".join(lines)

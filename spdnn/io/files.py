@@ -1,7 +1,8 @@
-"""Files written whole or not at all."""
+"""Files and folders written whole or not at all."""
 
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -42,3 +43,25 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
                 partial.unlink()
     except OSError as error:
         raise DataError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """Give a new folder to fill, which appears under `path` only once it is complete.
+
+    Raises
+    ------
+    DataError
+        If `path` is there already, or it cannot be written; then nothing is left of it.
+    """
+    if path.exists():
+        raise DataError(f"cannot write {path}: it is there already; remove it first")
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        partial.mkdir()
+        yield partial
+        os.replace(partial, path)
+    except OSError as error:
+        raise DataError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 
 from spdnn import challenge
 from spdnn.errors import DataError
@@ -66,14 +67,11 @@ def read_layers(
         f"a network of {layers} layers of {neurons} neurons",
         "take fewer --layers",
     )
+
     is_archive = path.name.endswith(ARCHIVE_SUFFIXES)
-    members = _archive_members(path) if is_archive else _folder_members(path, neurons)
-    shape = (neurons, neurons)
 
     def parse(name: str, read: Callable[[], bytes]) -> Layer:
-        data = read()
-        triples = parse_triples(data, name)
-        weights = triples_to_csr(triples, data, name, shape, ("input", "output"))
+        weights = _parse_weights(name, read, neurons)
         try:
             return make_layer(weights)
         except DataError as error:
@@ -83,7 +81,7 @@ def read_layers(
     sizes_seen: set[int] = set()
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         try:
-            for name, read in members:
+            for name, read in _members(path, neurons):
                 match = _LAYER_NAME.fullmatch(Path(name).name)
                 if match is None:
                     continue
@@ -108,6 +106,48 @@ def read_layers(
     return Network(result, name=path.name)
 
 
+def iterate_weights(path: Path, neurons: int) -> Iterator[tuple[int, str, sp.csr_array]]:
+    """Read the layers of `neurons` neurons one at a time, in whatever order they lie there.
+
+    Parameters
+    ----------
+    path : Path
+        As in `read_layers`, or a single layer file.
+    neurons : int
+
+    Yields
+    ------
+    int
+        Number of the layer, from 1.
+    str
+        Name of its file.
+    csr_array, shape (neurons, neurons), float32
+
+    Raises
+    ------
+    DataError
+        If there is no such layer, or one is malformed (with file and line).
+    """
+    sizes_seen: set[int] = set()
+    is_single = _LAYER_NAME.fullmatch(path.name) and path.is_file()
+    single = [(str(path), partial(read_bytes, path))]
+    for name, read in single if is_single else _members(path, neurons):
+        match = _LAYER_NAME.fullmatch(Path(name).name)
+        if match is None:
+            continue
+        sizes_seen.add(int(match[1]))
+        if int(match[1]) == neurons:
+            yield int(match[2]), name, _parse_weights(name, read, neurons)
+    if neurons not in sizes_seen:
+        raise _missing_layers(path, neurons, 1, set(), sizes_seen)
+
+
+def _parse_weights(name: str, read: Callable[[], bytes], neurons: int) -> sp.csr_array:
+    data = read()
+    triples = parse_triples(data, name)
+    return triples_to_csr(triples, data, name, (neurons, neurons), ("input", "output"))
+
+
 def _missing_layers(
     path: Path, neurons: int, layers: int, found: set[int], sizes_seen: set[int]
 ) -> DataError:
@@ -119,6 +159,13 @@ def _missing_layers(
     if sizes_seen and neurons not in sizes_seen:
         text += f"; it holds layers of {', '.join(map(str, sorted(sizes_seen)))} neurons"
     return DataError(text)
+
+
+def _members(path: Path, neurons: int) -> Iterator[tuple[str, Callable[[], bytes]]]:
+    """Yield names, and functions that read them, of the files of an archive or folder."""
+    if path.name.endswith(ARCHIVE_SUFFIXES):
+        return _archive_members(path)
+    return _folder_members(path, neurons)
 
 
 def _folder_members(path: Path, neurons: int) -> Iterator[tuple[str, Callable[[], bytes]]]:

@@ -1,9 +1,15 @@
-"""The official RadiX-Net layers, made instead of downloaded.
+"""RadiX-Net: sparse networks with equally many paths between any input and output.
 
 Source: R. Robinett and J. Kepner, "RadiX-Net: Structured Sparse Matrices for Deep Neural
-Networks", IPDPSW 2019, for the structure. The permutations of the published files
-were found by comparison: at 1024 neurons all 120 published layers equal these.
+Networks", IPDPSW 2019. The official networks are RadiX-Nets of radix 2 whose groups of
+layers are permuted; the permutations of the published files were found by comparison: at
+1024 neurons all 120 published layers equal these.
 """
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -17,72 +23,258 @@ SEED = 5489
 """Seed of the Mersenne Twister behind the published permutations (MATLAB's default)."""
 
 KRONECKER_WIDTH = 16
-"""Neurons of a layer that repeat each other: N / 16 columns differ."""
+"""Neurons of an official layer that repeat each other: N / 16 columns differ."""
+
+MAX_EDGES = 2**31 - 1
+"""Of a layer: sparse matrices here have 32-bit indices."""
 
 
-class OfficialLayers(LayerSequence):
-    """The layers of one official network, each made when it is asked for.
-
-    Layer l (0-based) belongs to group l // K with K = log2(N / 16), and k = l mod K. In the
-    base layer k, output j takes input i where i mod U is j mod U or (j + 2**k) mod U,
-    U = N / 16. In a group g > 0, input i plays the part of base input q_g[i].
+@dataclass(frozen=True)
+class Weights:
+    """How the weights of a RadiX-Net are drawn.
 
     Parameters
     ----------
-    neurons : int
-        1024, 4096, 16384 or 65536; other powers of two from 64 make networks of the same kind.
-    n_layers : int
-    bias : float
-    ymax : float or None
+    kind : {"constant", "uniform", "normal"}
+    first, second : float
+        The constant (`second` is not used); the least and the largest value; the mean and the
+        standard deviation.
+
+    Raises
+    ------
+    DataError
+        If there is no such kind, or a number cannot be.
     """
 
-    def __init__(self, neurons: int, n_layers: int, bias: float, ymax: float | None) -> None:
-        self.neurons = neurons
+    kind: Literal["constant", "uniform", "normal"]
+    first: float
+    second: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("constant", "uniform", "normal"):
+            raise DataError(f"unknown weights {self.kind!r}: constant, uniform or normal")
+        if not (math.isfinite(self.first) and math.isfinite(self.second)):
+            raise DataError(f"{self.kind} weights need finite numbers")
+        if self.kind == "uniform" and self.first > self.second:
+            raise DataError(f"uniform weights: {self.first:g} is above {self.second:g}")
+        if self.kind == "normal" and self.second < 0:
+            raise DataError(f"normal weights: the standard deviation {self.second:g} is negative")
+
+    def draw(self, generator: np.random.Generator, n_edges: int) -> npt.NDArray[np.float32]:
+        """Draw the weights of a layer, shape (n_edges,), float32."""
+        if self.kind == "uniform":
+            return generator.uniform(self.first, self.second, n_edges).astype(np.float32)
+        if self.kind == "normal":
+            return generator.normal(self.first, self.second, n_edges).astype(np.float32)
+        return np.full(n_edges, self.first, dtype=np.float32)
+
+
+class RadixLayers(LayerSequence):
+    """The layers of one RadiX-Net, each made when it is asked for.
+
+    Parameters are those of `radix_network`; `n_layers` may leave out the last ones.
+    """
+
+    def __init__(
+        self,
+        radices: Sequence[Sequence[int]],
+        widths: int | Sequence[int],
+        weights: Weights,
+        bias: float,
+        ymax: float | None,
+        seed: int,
+        shuffle: bool,
+        n_layers: int | None = None,
+    ) -> None:
+        self.units = math.prod(radices[0])
+        flat = [radix for system in radices for radix in system]
+        flat = flat[:n_layers]
+        if isinstance(widths, int):
+            widths = [widths] * (len(flat) + 1)
+        self.radices = flat
+        self.steps = [math.prod(s[:k]) for s in radices for k in range(len(s))][: len(flat)]
+        self.groups = [group for group, s in enumerate(radices) for _ in s][: len(flat)]
+        sizes = [width * self.units for width in widths]
+        self.shapes = [(sizes[i], sizes[i + 1]) for i in range(len(flat))]
+        self.edges = [sizes[i] * widths[i + 1] * radix for i, radix in enumerate(flat)]
         self.bias = np.float32(bias)
         self.ymax = ymax
-        self.units = neurons // KRONECKER_WIDTH
-        self.layers_per_group = self.units.bit_length() - 1
-        self.shapes = ((neurons, neurons),) * n_layers
-        self.edges = (challenge.edges(neurons, 1),) * n_layers
-        n_groups = -(-n_layers // self.layers_per_group)
-        self._parts = _group_permutations(neurons, n_groups)
-        degree = challenge.EDGES_PER_NEURON
-        # Every layer has the same row pointers and the same weights: they are held once.
-        self._indptr = np.arange(0, degree * neurons + 1, degree, dtype=np.int32)
-        self._data = np.full(degree * neurons, challenge.WEIGHT, dtype=np.float32)
-        for shared in (self._indptr, self._data):
-            shared.setflags(write=False)
+        self._rule = weights
+        self._seed = seed
+        self._parts = self._permutations() if shuffle else {}
+        # Layers in a row mostly share size and constant weights: they then share these arrays.
+        self._indptr = np.empty(0, dtype=np.int32)
+        self._constant = np.empty(0, dtype=np.float32)
+
+    def _permutations(self) -> dict[tuple[int, int], npt.NDArray[np.int32]]:
+        """Which base input each input plays, by group and number of inputs; group 0 is not there.
+
+        The layers of a group have one permutation for each number of inputs, from one
+        stream of random numbers, in the order of the layers.
+        """
+        stream = np.random.RandomState(self._seed)
+        parts: dict[tuple[int, int], npt.NDArray[np.int32]] = {}
+        for group, (n_inputs, _) in zip(self.groups, self.shapes, strict=True):
+            if group and (group, n_inputs) not in parts:
+                order = np.argsort(stream.random_sample(n_inputs), kind="stable")
+                part = np.empty(n_inputs, dtype=np.int32)
+                part[order] = np.arange(n_inputs)
+                parts[group, n_inputs] = part
+        return parts
 
     def weights(self, index: int) -> sp.csr_array:
-        """Weights of layer `index` (0-based): csr_array, shape (N, N), float32, canonical."""
-        group, k = divmod(index, self.layers_per_group)
-        base_input = (self._parts[group] if group else np.arange(self.neurons)) % self.units
-        # Output j takes base input u if u == j or u == j + 2**k (mod U): seen from the
-        # input, its outputs are u and u - 2**k (mod U), each repeated at every multiple of U.
-        other = (base_input - (1 << k)) % self.units
-        pair = np.sort(np.stack([base_input, other], axis=1), axis=1)
-        repeats = np.arange(0, self.neurons, self.units)
-        indices = (repeats[None, :, None] + pair[:, None, :]).astype(np.int32).reshape(-1)
+        """Weights of layer `index` (0-based): csr_array, float32, canonical."""
+        n_inputs, n_outputs = self.shapes[index]
+        radix, step = self.radices[index], self.steps[index]
+        part = self._parts.get((self.groups[index], n_inputs))
+        base_input = (np.arange(n_inputs, dtype=np.int32) if part is None else part) % self.units
+        # Output j takes base inputs j + n * step (mod units): seen from base input u, its
+        # outputs are u - n * step, each repeated at every multiple of the units.
+        turns = np.arange(0, radix * step, step, dtype=np.int32)
+        outputs = (base_input[:, None] - turns) % self.units
+        outputs.sort(axis=1)
+        repeats = np.arange(0, n_outputs, self.units, dtype=np.int32)
+        indices = (repeats[None, :, None] + outputs[:, None, :]).reshape(-1)
         matrix = sp.csr_array(
-            (self._data, indices, self._indptr), shape=(self.neurons, self.neurons)
+            (self._data(index), indices, self._row_pointers(index)), shape=(n_inputs, n_outputs)
         )
         matrix.has_canonical_format = True
         return matrix
+
+    def _row_pointers(self, index: int) -> npt.NDArray[np.int32]:
+        n_inputs, n_edges = self.shapes[index][0], self.edges[index]
+        if self._indptr.size != n_inputs + 1 or self._indptr[-1] != n_edges:
+            self._indptr = np.linspace(0, n_edges, n_inputs + 1).astype(np.int32)
+            self._indptr.setflags(write=False)
+        return self._indptr
+
+    def _data(self, index: int) -> npt.NDArray[np.float32]:
+        n_edges = self.edges[index]
+        if self._rule.kind != "constant":
+            # A stream for each layer: any of them comes out the same, whichever were made before.
+            return self._rule.draw(np.random.default_rng([self._seed, index]), n_edges)
+        if self._constant.size != n_edges:
+            self._constant = np.full(n_edges, self._rule.first, dtype=np.float32)
+            self._constant.setflags(write=False)
+        return self._constant
 
     def layer(self, index: int) -> Layer:
         """Make layer `index`, counted from 0."""
         return Layer(self.weights(index), self.bias, self.ymax)
 
 
-def _group_permutations(neurons: int, n_groups: int) -> npt.NDArray[np.int32]:
-    """Which base input each input plays, shape (n_groups, neurons); row 0 is not permuted."""
-    stream = np.random.RandomState(SEED)
-    parts = np.empty((n_groups, neurons), dtype=np.int32)
-    parts[0] = np.arange(neurons)
-    for group in range(1, n_groups):
-        order = np.argsort(stream.random_sample(neurons), kind="stable")
-        parts[group, order] = np.arange(neurons)
-    return parts
+def radix_network(
+    radices: Sequence[Sequence[int]],
+    widths: int | Sequence[int] = 1,
+    weights: Weights | None = None,
+    *,
+    bias: float = 0.0,
+    ymax: float | None = None,
+    seed: int = SEED,
+    shuffle: bool = False,
+) -> Network:
+    """Make a RadiX-Net; its layers come into being one at a time.
+
+    Parameters
+    ----------
+    radices : sequence of sequences of int
+        Mixed-radix numeral systems, a layer for each radix. All systems have the same
+        product U; that of the last may also divide it. In the layer of a radix r whose
+        place value (the product of the radices before it in its system) is v, base output
+        j takes base inputs j, j + v, ..., j + (r - 1) v, modulo U.
+    widths : int or sequence of int
+        Kronecker widths: a layer of neurons has width * U of them, and each base edge becomes
+        a full block of edges. One for all, or one for each of the n_layers + 1 layers of
+        neurons, the inputs' first.
+    weights : Weights, optional
+        Constant weights of 1 where not given.
+    bias : float
+        Of every neuron.
+    ymax : float or None
+        Cap of the activations.
+    seed : int
+        Of the random weights and permutations.
+    shuffle : bool
+        Whether the inputs of each system but the first are permuted, as in the official
+        networks; else neurons stand in the order of the paper.
+
+    Returns
+    -------
+    Network
+
+    Raises
+    ------
+    DataError
+        If the systems do not fit together, the widths are not as many as needed, or a layer
+        has more edges than 32 bits count.
+
+    Notes
+    -----
+    Robinett and Kepner's edges lead from j to j + n v; here they lead from j + n v to j,
+    as in the published files. The networks differ by the numbering of the neurons only.
+
+    Examples
+    --------
+    >>> network = radix_network([[2, 3], [3, 2]], widths=[1, 2, 2, 2, 1])
+    >>> network.shapes
+    ((6, 12), (12, 12), (12, 12), (12, 6))
+    >>> network.layer_edges
+    (24, 72, 72, 24)
+    """
+    if not radices or not all(radices):
+        raise DataError("a RadiX-Net needs at least one system of at least one radix")
+    smallest = min(map(min, radices))
+    if smallest < 2:
+        raise DataError(f"a radix must be at least 2, not {smallest}")
+    products = [math.prod(system) for system in radices]
+    units = products[0]
+    for number, product in enumerate(products, start=1):
+        is_last = number == len(products)
+        if product != units and not (is_last and units % product == 0):
+            raise DataError(
+                f"system {number} has the product {product}, the first one {units}: all must be "
+                "equal (that of the last may divide the first)"
+            )
+    n_layers = sum(map(len, radices))
+    per_layer = [widths] * (n_layers + 1) if isinstance(widths, int) else list(widths)
+    if len(per_layer) != n_layers + 1:
+        raise DataError(
+            f"{n_layers} layers need {n_layers + 1} widths (or one for all), not {len(per_layer)}"
+        )
+    if min(per_layer) < 1:
+        raise DataError(f"a Kronecker width must be at least 1, not {min(per_layer)}")
+    if seed < 0 or seed >= 2**32:
+        raise DataError(f"a seed is a number from 0 to {2**32 - 1}, not {seed}")
+    rule = weights or Weights("constant", 1.0)
+    flat = [radix for system in radices for radix in system]
+    for number, radix in enumerate(flat, start=1):
+        # In Python's own integers, before any array is made.
+        n_edges = per_layer[number - 1] * units * per_layer[number] * radix
+        if n_edges > MAX_EDGES:
+            raise DataError(f"layer {number} would have {n_edges} edges, more than {MAX_EDGES}")
+    return Network(RadixLayers(radices, per_layer, rule, bias, ymax, seed, shuffle), "radixnet")
+
+
+def layers_per_group(neurons: int) -> int:
+    """Layers of a group (a numeral system) of the official network of that size: log2(N / 16)."""
+    return (neurons // KRONECKER_WIDTH).bit_length() - 1
+
+
+def official_layers(
+    neurons: int, n_layers: int, bias: float, ymax: float | None = challenge.YMAX
+) -> RadixLayers:
+    """The layers of an official network, or one of its kind; see `official_network`.
+
+    Layer l (0-based) belongs to group l // K with K = log2(N / 16), and k = l mod K. In the
+    base layer k, output j takes input i where i mod U is j mod U or (j + 2**k) mod U,
+    U = N / 16. In a group g > 0, input i plays the part of base input q_g[i].
+    """
+    group = layers_per_group(neurons)
+    radices = [[2] * group] * -(-n_layers // group)
+    rule = Weights("constant", challenge.WEIGHT)
+    return RadixLayers(
+        radices, KRONECKER_WIDTH, rule, bias, ymax, SEED, shuffle=True, n_layers=n_layers
+    )
 
 
 def official_network(
@@ -99,7 +291,8 @@ def official_network(
         1024, 4096, 16384 or 65536; any other power of two from 64 makes a network of
         the same kind, which is not an official one.
     layers : int
-        How many layers; the official depths are 120, 480 and 1920.
+        How many layers; the official depths are 120, 480 and 1920. Any other is the
+        beginning of a deeper one, and may end within a group of layers.
     bias : float, optional
         The official bias of that size where not given.
     ymax : float or None
@@ -121,7 +314,7 @@ def official_network(
         if neurons not in challenge.SIZES:
             raise DataError(f"{neurons} neurons have no official bias: give one")
         bias = challenge.SIZES[neurons].bias
-    return Network(OfficialLayers(neurons, layers, bias, ymax), name="recipe")
+    return Network(official_layers(neurons, layers, bias, ymax), name="recipe")
 
 
 def equals_recipe(network: Network) -> bool:
@@ -129,7 +322,7 @@ def equals_recipe(network: Network) -> bool:
     neurons = network.n_inputs
     if neurons not in challenge.SIZES or any(shape != (neurons,) * 2 for shape in network.shapes):
         return False
-    official = OfficialLayers(neurons, network.n_layers, challenge.SIZES[neurons].bias, None)
+    official = official_layers(neurons, network.n_layers, challenge.SIZES[neurons].bias)
     made_layers = map(official.weights, range(len(official)))
     return all(
         np.array_equal(layer.weights.indptr, made.indptr)

@@ -1,26 +1,18 @@
-"""``spdnn data``: make binary stores of networks and inputs."""
+"""``spdnn data convert``: a store of weights or inputs from any source that ``run`` reads."""
 
 import argparse
 from pathlib import Path
 from typing import Any
 
-from spdnn.cli.arguments import add_activation, add_network_size, count, writable
+from spdnn.cli.arguments import add_activation, add_data_folder, add_network_size, count, writable
 from spdnn.cli.progress import progress_bar
 from spdnn.errors import DataError
 from spdnn.io import store
 from spdnn.sources import open_features, open_network
 
 
-def add_parser(commands: Any) -> None:
-    """Add the command and its own commands to the parser."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "data", help="convert networks and inputs", description=__doc__
-    )
-    verbs = parser.add_subparsers(metavar="VERB", required=True)
-    _add_convert(verbs)
-
-
-def _add_convert(verbs: Any) -> None:
+def add_parser(verbs: Any) -> None:
+    """Add the command to the parser."""
     parser: argparse.ArgumentParser = verbs.add_parser(
         "convert",
         help="write a store, read at disk speed from then on",
@@ -32,9 +24,7 @@ def _add_convert(verbs: Any) -> None:
     add_network_size(parser, required=True)
     add_activation(parser)
     parser.add_argument("--features", type=count, metavar="COUNT")
-    parser.add_argument(
-        "--data", type=Path, default=Path("data"), metavar="DIR", help="data folder (data)"
-    )
+    add_data_folder(parser)
     parser.add_argument("target", type=Path, help=f"the store to write, named *{store.SUFFIX}")
     parser.set_defaults(command=convert)
 

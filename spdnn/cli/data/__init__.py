@@ -1,0 +1,19 @@
+"""``spdnn data``: make, fetch, convert and check networks and inputs, and list them."""
+
+import argparse
+from typing import Any
+
+from spdnn.cli.data import check, convert, fetch, make, show
+
+VERBS = (make, fetch, convert, check, show)
+"""Modules with `add_parser`; each sets `command`, a function of the parsed arguments."""
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command and its own commands to the parser."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "data", help="make, fetch, convert and check networks and inputs", description=__doc__
+    )
+    verbs = parser.add_subparsers(metavar="VERB", required=True)
+    for verb in VERBS:
+        verb.add_parser(verbs)

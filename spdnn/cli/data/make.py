@@ -1,0 +1,109 @@
+"""``spdnn data make``: official weights and inputs from their recipes, and other RadiX-Nets."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from spdnn import challenge
+from spdnn.cli.arguments import add_data_folder, positive
+from spdnn.cli.data import radixnet
+from spdnn.cli.progress import progress_bar
+from spdnn.errors import DataError
+from spdnn.io import store, tsv_writer
+from spdnn.recipes.mnist import official_features
+from spdnn.recipes.radixnet import layers_per_group, official_network
+from spdnn.sources import find_images, images_file
+
+
+def add_parser(verbs: Any) -> None:
+    """Add the command to the parser."""
+    parser: argparse.ArgumentParser = verbs.add_parser(
+        "make",
+        help="make official weights and inputs, or RadiX-Nets",
+        description=(
+            "Make official weights, or inputs from MNIST's training images, in the data folder: a "
+            "store, which 'run' finds there, or the published text files. Or any RadiX-Net."
+        ),
+    )
+    kinds = parser.add_subparsers(metavar="WHAT", required=True)
+    weights = kinds.add_parser(
+        "weights", help="an official network", description=make_weights.__doc__
+    )
+    inputs = kinds.add_parser("inputs", help="its 60000 inputs", description=make_inputs.__doc__)
+    for kind in (weights, inputs):
+        kind.add_argument(
+            "--neurons",
+            type=int,
+            required=True,
+            choices=challenge.SIZES,
+            metavar="N",
+            help="neurons a layer: " + ", ".join(map(str, challenge.SIZES)),
+        )
+        kind.add_argument("--tsv", action="store_true", help="write the published text files")
+        add_data_folder(kind)
+    weights.add_argument("--layers", type=positive, required=True, metavar="L")
+    weights.add_argument(
+        "--cut", action="store_true", help="allow a depth that ends within a group of layers"
+    )
+    weights.set_defaults(command=make_weights)
+    inputs.add_argument(
+        "--images", type=Path, metavar="IDX", help="the images (default: in the data folder)"
+    )
+    inputs.set_defaults(command=make_inputs)
+    radixnet.add_parser(kinds)
+
+
+def make_weights(arguments: argparse.Namespace) -> int:
+    """Write an official network, one layer at a time."""
+    neurons, layers = arguments.neurons, arguments.layers
+    group = layers_per_group(neurons)
+    if layers % group and not arguments.cut:
+        nearest = ", ".join(
+            str(n) for n in (layers // group * group, -(-layers // group) * group) if n
+        )
+        raise DataError(
+            f"{layers} layers are not whole groups of {group}, as networks of {neurons} neurons "
+            f"have: take {nearest}, or --cut to end within a group"
+        )
+    network = official_network(neurons, layers)
+    base = challenge.weights_folder(neurons)
+    folder = _data_folder(arguments)
+    with progress_bar("write") as progress:
+        if arguments.tsv:
+            target = folder / base
+            tsv_writer.write_layers(target, network, progress)
+        else:
+            target = folder / f"{base}-l{layers}{store.SUFFIX}"
+            store.write_network(target, network, is_official=True, progress=progress)
+    print(f"{target}: {layers} layers, {network.n_edges:,} edges")
+    return 0
+
+
+def make_inputs(arguments: argparse.Namespace) -> int:
+    """Write the official inputs."""
+    neurons = arguments.neurons
+    folder = _data_folder(arguments)
+    images = arguments.images or find_images(folder)
+    if images is None:
+        with progress_bar("images") as progress:
+            images = images_file(folder, progress)
+    with progress_bar("inputs") as progress:
+        features = official_features(images, neurons, progress)
+    target: Path = folder / challenge.inputs_file(neurons)
+    with progress_bar("write") as progress:
+        if arguments.tsv:
+            tsv_writer.write_inputs(target, features, progress)
+        else:
+            target = target.with_suffix(store.SUFFIX)
+            store.write_features(target, features, is_official=True)
+    print(f"{target}: {features.n_features:,} features, {features.n_nonzeros:,} non-zeros")
+    return 0
+
+
+def _data_folder(arguments: argparse.Namespace) -> Path:
+    folder: Path = arguments.data
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"cannot make the folder {folder}: {error.strerror or error}") from error
+    return folder
