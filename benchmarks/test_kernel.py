@@ -8,6 +8,7 @@ import scipy.sparse as sp
 from threadpoolctl import threadpool_limits
 
 from spdnn.engines import cpu
+from spdnn.engines.calibrate import measured_costs
 from spdnn.engines.kernels import tile as kernels
 from spdnn.network import Layer, Network
 from spdnn.plan.cpu import plan_edges
@@ -33,7 +34,7 @@ def random_layer(rng: np.random.Generator, outputs_sharing: int) -> Layer:
 def test_multiply_adds_a_second(threads, outputs_sharing, goal, pair, report):
     rng = np.random.default_rng(0)
     network = Network([random_layer(rng, outputs_sharing) for _ in range(LAYERS)])
-    plan = plan_edges(network)
+    plan = plan_edges(network, measured_costs())
     width = cpu.tile_width(plan.max_width)
     tiles = []
     for _ in range(threads):
@@ -42,11 +43,11 @@ def test_multiply_adds_a_second(threads, outputs_sharing, goal, pair, report):
         tiles.append((tile, spare))
 
     def run_tile(buffers):
-        n_live = np.zeros(LAYERS, dtype=np.int64)
-        ids = np.arange(width)
+        counts = np.zeros((3, LAYERS), dtype=np.int64)
+        ids, ones = np.arange(width), np.ones(width, dtype=np.int64)
         for _ in range(REPEATS):
-            kernels.run_layers(plan.arrays, 0, LAYERS, *buffers, width, ids, n_live)
-        assert (n_live == width).all()
+            kernels.run_steps(plan.arrays, 0, LAYERS, *buffers, width, ids, ones, 0, counts)
+        assert (counts[1] == width).all()
 
     matrix = rng.random((GEMM_SIDE, GEMM_SIDE), dtype=np.float32)
     with ThreadPoolExecutor(threads) as pool, threadpool_limits(threads):

@@ -62,7 +62,7 @@ def test_costs_are_measured_for_all_kinds_of_blocks() -> None:
 def test_a_group_shares_its_inputs_only_where_that_is_cheaper() -> None:
     weights = dyadic_weights(np.random.default_rng(0), "full", 12, 24)
     position = np.arange(12, dtype=np.int32)
-    cheap, dear = np.ones((2, 4)), np.ones((2, 4))
+    cheap, dear = np.ones((2, 3)), np.ones((2, 3))
     dear[1] = 100
     shared = cut_layer(weights, position, BlockCosts(cheap, cheap))
     alone = cut_layer(weights, position, BlockCosts(dear, dear))

@@ -29,6 +29,7 @@ from spdnn.engines.base import Output, Progress
 from spdnn.engines.calibrate import measured_costs
 from spdnn.engines.duplicates import Duplicates
 from spdnn.engines.kernels import tile as kernels
+from spdnn.engines.kernels.step import FULL_LANES
 from spdnn.engines.kernels.vectors import LANES
 from spdnn.engines.strips import Piece, Strip, aligned_empty, cut_pieces, lanes_for
 from spdnn.errors import PlanError
@@ -114,7 +115,8 @@ class CpuEngine:
 def tile_width(n_neurons: int) -> int:
     """Features of a tile for layers of `n_neurons` neurons: a multiple of the kernels' lanes."""
     fitting = int(L2_SHARE * l2_bytes()) // (4 * max(n_neurons, 1))
-    return max(LANES, min(MAX_TILE, fitting // LANES * LANES))
+    unit = FULL_LANES if fitting >= FULL_LANES else LANES
+    return max(LANES, min(MAX_TILE, fitting) // unit * unit)
 
 
 class _Run:

@@ -16,10 +16,10 @@ from spdnn.jit import jit
 from spdnn.plan.groups import NOTHING, group_columns
 
 MAX_ROWS = 8
-"""Outputs of a block. Blocks have 8, 4, 2 or 1 rows: one compiled kernel each."""
+"""Most outputs of a block."""
 
-ROWS = (8, 4, 2, 1)
-"""Possible rows of a block."""
+ROWS = (8, 4, 1)
+"""Possible rows of a block: each costs a kernel, and compile time."""
 
 N_ROWS, N_INPUTS, INDEX_START, WEIGHT_START, IS_SHARED = range(5)
 """Columns of the block table."""
@@ -30,7 +30,7 @@ class BlockCosts(NamedTuple):
 
     Attributes
     ----------
-    fixed, per_input : ndarray, shape (2, 4), float64
+    fixed, per_input : ndarray, shape (2, 3), float64
         For ELL and shared blocks, of as many rows as `ROWS` says.
     """
 
@@ -57,8 +57,8 @@ class BlockCosts(NamedTuple):
 
 
 TYPICAL_COSTS = BlockCosts(
-    np.array([[8.0, 5.0, 4.0, 3.0]] * 2),
-    np.array([[16.0, 8.0, 4.0, 2.0], [8.0, 5.0, 3.0, 2.0]]),
+    np.array([[8.0, 5.0, 3.0]] * 2),
+    np.array([[16.0, 8.0, 2.0], [8.0, 5.0, 2.0]]),
 )
 """Roughly, in cycles; an engine measures its own."""
 
@@ -137,15 +137,13 @@ def cut_layer(
 def _block_table(
     run_starts: npt.NDArray[np.int64], n_shared: int, degree: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.int64], int]:
-    """Cut runs of outputs into blocks of 8, 4, 2 and 1 rows; also count the indices."""
+    """Cut runs of outputs into blocks of as many rows as there are kernels for; count indices."""
     n_blocks = 0
     for run in range(run_starts.size - 1):
         n_left = run_starts[run + 1] - run_starts[run]
-        n_blocks += n_left // MAX_ROWS
-        n_left %= MAX_ROWS
-        while n_left:
-            n_left &= n_left - 1
-            n_blocks += 1
+        for rows in ROWS:
+            n_blocks += n_left // rows
+            n_left %= rows
     table = np.empty((n_blocks, 5), dtype=np.int64)
     block = 0
     n_indices = 0
@@ -156,9 +154,10 @@ def _block_table(
         is_shared = row < n_shared
         index_start = n_indices
         while row < run_starts[run + 1]:
-            n_rows = MAX_ROWS
-            while n_rows > run_starts[run + 1] - row:
-                n_rows //= 2
+            n_rows = 1
+            for rows in ROWS:
+                if n_rows < rows <= run_starts[run + 1] - row:
+                    n_rows = rows
             table[block, N_ROWS] = n_rows
             table[block, N_INPUTS] = n_inputs
             table[block, INDEX_START] = index_start if is_shared else n_indices

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from spdnn.engines.kernels.vectors import LANES, SHAPES, VECTOR_SHAPE, block_sums
 from spdnn.jit import jit
-from spdnn.plan.blocks import INDEX_START, IS_SHARED, N_INPUTS, N_ROWS, WEIGHT_START
+from spdnn.plan.blocks import INDEX_START, IS_SHARED, MAX_ROWS, N_INPUTS, N_ROWS, ROWS, WEIGHT_START
 from spdnn.plan.cpu import (
     BIAS_START,
     END_BLOCK,
@@ -28,16 +28,33 @@ WORD = 64
 Tile = npt.NDArray[np.float32]
 Bits = npt.NDArray[np.uint64]
 
-_WIDTH, _MAX_ROWS, _MAX_SUMS = SHAPES[VECTOR_SHAPE]
+_SHAPE = SHAPES[VECTOR_SHAPE]
 
 
-def _make_block(n_rows: int) -> Callable[..., None]:
+@jit
+def _set_bits(live: Bits, lane: int, bits: np.uint64) -> None:
+    """Set the bits of the lanes from `lane` on, up to 64 of them."""
+    word, shift = lane // WORD, np.uint64(lane % WORD)
+    live[word] |= bits << shift
+    if shift and bits >> (np.uint64(WORD) - shift):
+        live[word + 1] |= bits >> (np.uint64(WORD) - shift)
+
+
+def lanes_at_once(n_rows: int, is_shared: bool) -> int:
+    """Features that a block of `n_rows` rows takes at a time, as long as so many are left."""
+    sums = _SHAPE.shared_sums if is_shared else _SHAPE.own_sums
+    lanes = sums // min(n_rows, _SHAPE.rows) * _SHAPE.width
+    return max(LANES, min(WORD, lanes))
+
+
+def _make_block(n_rows: int, is_shared: bool) -> Callable[..., None]:
     """Make the function that computes a block of `n_rows` rows, specialised at compile time."""
-    width = _WIDTH
-    rows = min(n_rows, _MAX_ROWS)
-    wide = min(WORD // width, max(_MAX_SUMS // rows, LANES // width))
-    wide_lanes = wide * width
-    narrow = LANES // width
+    width = _SHAPE.width
+    rows = min(n_rows, _SHAPE.rows)
+    wide_lanes = lanes_at_once(n_rows, is_shared)
+    wide, narrow = wide_lanes // width, LANES // width
+    shared = int(is_shared)
+    index_step, index_row = (1, 0) if is_shared else (n_rows, 1)
 
     @jit
     def block(
@@ -50,55 +67,33 @@ def _make_block(n_rows: int) -> Callable[..., None]:
         stride: int,
         live: Bits,
     ) -> None:
-        weight_start = plan.blocks[number, WEIGHT_START]
-        index_start = plan.blocks[number, INDEX_START]
         n_inputs = plan.blocks[number, N_INPUTS]
-        is_shared = plan.blocks[number, IS_SHARED]
-        bias_start = plan.steps[step, BIAS_START] + position
         is_relu = plan.steps[step, IS_RELU]
         tests_nonzero = plan.steps[step, TESTS_NONZERO]
         cap = plan.caps[step]
         for row in range(0, n_rows, rows):
+            weight = plan.blocks[number, WEIGHT_START] + row
+            index = plan.blocks[number, INDEX_START] + row * index_row
+            bias = plan.steps[step, BIAS_START] + position + row
             lane = 0
+            while lane + wide_lanes <= stride:
+                bits = block_sums(
+                    rows, wide, width, shared, plan.weights, weight, n_rows,
+                    plan.indices, index, index_step, n_inputs,
+                    source, target, position + row, lane, stride,
+                    plan.bias, bias, cap, is_relu, tests_nonzero,
+                )  # fmt: skip
+                _set_bits(live, lane, bits)
+                lane += wide_lanes
             while lane < stride:
-                if lane + wide_lanes <= stride:
-                    if is_shared:
-                        bits = block_sums(
-                            rows, wide, width, 1,
-                            plan.weights, weight_start + row, n_rows,
-                            plan.indices, index_start, 1, n_inputs,
-                            source, target, position + row, lane, stride,
-                            plan.bias, bias_start + row, cap, is_relu, tests_nonzero,
-                        )  # fmt: skip
-                    else:
-                        bits = block_sums(
-                            rows, wide, width, 0,
-                            plan.weights, weight_start + row, n_rows,
-                            plan.indices, index_start + row, n_rows, n_inputs,
-                            source, target, position + row, lane, stride,
-                            plan.bias, bias_start + row, cap, is_relu, tests_nonzero,
-                        )  # fmt: skip
-                    live[lane // WORD] |= bits << np.uint64(lane % WORD)
-                    lane += wide_lanes
-                else:
-                    if is_shared:
-                        bits = block_sums(
-                            rows, narrow, width, 1,
-                            plan.weights, weight_start + row, n_rows,
-                            plan.indices, index_start, 1, n_inputs,
-                            source, target, position + row, lane, stride,
-                            plan.bias, bias_start + row, cap, is_relu, tests_nonzero,
-                        )  # fmt: skip
-                    else:
-                        bits = block_sums(
-                            rows, narrow, width, 0,
-                            plan.weights, weight_start + row, n_rows,
-                            plan.indices, index_start + row, n_rows, n_inputs,
-                            source, target, position + row, lane, stride,
-                            plan.bias, bias_start + row, cap, is_relu, tests_nonzero,
-                        )  # fmt: skip
-                    live[lane // WORD] |= bits << np.uint64(lane % WORD)
-                    lane += LANES
+                bits = block_sums(
+                    rows, narrow, width, shared, plan.weights, weight, n_rows,
+                    plan.indices, index, index_step, n_inputs,
+                    source, target, position + row, lane, stride,
+                    plan.bias, bias, cap, is_relu, tests_nonzero,
+                )  # fmt: skip
+                _set_bits(live, lane, bits)
+                lane += LANES
 
     return block
 
@@ -157,8 +152,9 @@ def evaluate_plainly(
             position += 1
 
 
-if _WIDTH:
-    _block_8, _block_4, _block_2, _block_1 = map(_make_block, (8, 4, 2, 1))
+if _SHAPE.width:
+    _shared_8, _shared_4, _shared_1 = (_make_block(rows, True) for rows in ROWS)
+    _own_8, _own_4, _own_1 = (_make_block(rows, False) for rows in ROWS)
 
 
 @jit
@@ -171,15 +167,23 @@ def evaluate_with_vectors(
     position = np.int64(0)
     for block in range(plan.steps[step, FIRST_BLOCK], plan.steps[step, END_BLOCK]):
         n_rows = plan.blocks[block, N_ROWS]
-        if n_rows == 8:
-            _block_8(plan, step, block, position, source, target, stride, live)
+        if plan.blocks[block, IS_SHARED]:
+            if n_rows == 8:
+                _shared_8(plan, step, block, position, source, target, stride, live)
+            elif n_rows == 4:
+                _shared_4(plan, step, block, position, source, target, stride, live)
+            else:
+                _shared_1(plan, step, block, position, source, target, stride, live)
+        elif n_rows == 8:
+            _own_8(plan, step, block, position, source, target, stride, live)
         elif n_rows == 4:
-            _block_4(plan, step, block, position, source, target, stride, live)
-        elif n_rows == 2:
-            _block_2(plan, step, block, position, source, target, stride, live)
+            _own_4(plan, step, block, position, source, target, stride, live)
         else:
-            _block_1(plan, step, block, position, source, target, stride, live)
+            _own_1(plan, step, block, position, source, target, stride, live)
         position += n_rows
 
 
-evaluate_step = evaluate_with_vectors if _WIDTH else evaluate_plainly
+evaluate_step = evaluate_with_vectors if _SHAPE.width else evaluate_plainly
+
+FULL_LANES = lanes_at_once(MAX_ROWS, True)
+"""A tile of a multiple of so many features has no remainder in the blocks that matter most."""

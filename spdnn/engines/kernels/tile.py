@@ -15,6 +15,9 @@ from spdnn.engines.kernels.vectors import LANES, compress_lanes
 from spdnn.jit import jit
 from spdnn.plan.cpu import LAYER, MAY_DROP, N_OUTPUTS, NO_LAYER, PlanArrays
 
+FEW_INPUTS = 4
+"""Features with less than one input for so many neurons are added into the tile directly."""
+
 
 @jit
 def load_features(
@@ -27,7 +30,7 @@ def load_features(
     stride: int,
     rows: Tile,
 ) -> None:
-    """Add the inputs of features, each at its position, into a tile that is zero before.
+    """Add the inputs of features, each at its position, into a tile that is zeroed before.
 
     Parameters
     ----------
@@ -40,9 +43,19 @@ def load_features(
     tile : ndarray
     stride : int
     rows : ndarray, at least ``LANES * n_loaded``
-        Scratch: features are added up one by one in a row of their own, then turned.
+        Scratch: where inputs are many for a neuron, features are added up one by one in a row
+        of their own, in the first cache, then turned.
     """
     n_features = indptr.size - 1
+    if indptr[n_features] - indptr[0] < n_features * n_loaded // FEW_INPUTS:
+        for place in range(n_loaded * stride):
+            tile[place] = 0
+        for f in range(n_features):
+            for k in range(indptr[f], indptr[f + 1]):
+                row = np.int64(position[indices[k]])
+                if row >= 0:
+                    tile[row * stride + f] += values[k] if values.size else np.float32(1)
+        return
     for first in range(0, stride, LANES):
         for place in range(LANES * n_loaded):
             rows[place] = 0
@@ -68,6 +81,12 @@ def load_columns(
     offset: int,
 ) -> None:
     """Copy the named columns of a strip (neurons x features) into a tile, from lane `offset` on."""
+    first = columns[0]
+    if columns[columns.size - 1] - first == columns.size - 1:  # side by side: copied as vectors
+        for p in range(n_neurons):
+            for f in range(columns.size):
+                tile[p * stride + offset + f] = strip[p * n_columns + first + f]
+        return
     for p in range(n_neurons):
         for f in range(columns.size):
             tile[p * stride + offset + f] = strip[p * n_columns + columns[f]]

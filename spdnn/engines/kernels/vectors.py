@@ -35,20 +35,22 @@ class VectorShape(NamedTuple):
         Float32 numbers of a vector; 0 for plain loops without explicit vectors.
     rows : int
         Rows taken at a time; a block with more is taken in parts.
-    sums : int
-        Vectors of sums to hold at a time: with fewer rows, more features.
+    shared_sums, own_sums : int
+        Vectors of sums to hold at a time where the rows share their inputs, and where each has its
+        own: with fewer rows, more features.
     """
 
     width: int
     rows: int
-    sums: int
+    shared_sums: int
+    own_sums: int
 
 
 SHAPES = {
-    "avx512": VectorShape(16, 8, 16),  # of 32 registers
-    "avx2": VectorShape(8, 4, 8),  # of 16 registers
-    "neon": VectorShape(4, 4, 16),  # of 32 registers
-    "plain": VectorShape(0, 1, 1),
+    "avx512": VectorShape(16, 8, 24, 16),  # of 32 registers
+    "avx2": VectorShape(8, 4, 8, 8),  # of 16 registers
+    "neon": VectorShape(4, 4, 16, 16),  # of 32 registers
+    "plain": VectorShape(0, 1, 1, 1),
 }
 """By instruction set; `SPDNN_VECTORS` picks one by name, any of them runs on any CPU."""
 
@@ -358,6 +360,7 @@ class _Emitter:
         is_relu = builder.icmp_signed("!=", is_relu, self.number(0))
         floor = self.splat(builder.select(is_relu, ir.Constant(_F32, 0.0), lowest))
         ceiling = self.splat(cap)
+        numbers = ir.VectorType(_I32, self.width)
         live: list[Any] = [None] * self.vectors
         for r, row in enumerate(sums):
             start = builder.add(target, builder.mul(row_bytes, self.number(r)))
@@ -371,10 +374,13 @@ class _Emitter:
                 place = builder.add(start, self.number(n_bytes * v))
                 pointer = builder.inttoptr(place, self.vector.as_pointer())
                 builder.store(value, pointer, align=n_bytes)
-                is_live = builder.fcmp_unordered("!=", value, self.zero)
-                live[v] = is_live if r == 0 else builder.or_(live[v], is_live)
+                number = builder.bitcast(value, numbers)
+                live[v] = number if r == 0 else builder.or_(live[v], number)
         bits = self.number(0)
-        for v, is_live in enumerate(live):
+        for v, number in enumerate(live):
+            # A number whose only bit is the sign is a zero, too.
+            magnitude = builder.shl(number, ir.Constant(numbers, [1] * self.width))
+            is_live = builder.icmp_unsigned("!=", magnitude, ir.Constant(numbers, [0] * self.width))
             mask = builder.zext(builder.bitcast(is_live, ir.IntType(self.width)), _I64)
             bits = builder.or_(bits, builder.shl(mask, self.number(self.width * v)))
         return bits
