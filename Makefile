@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: run test test-all check format clean help
+.PHONY: run test test-all check format bench-cpu clean help
 
 help:
 	@echo "make run        1024 neurons x 120 layers, end to end"
@@ -15,6 +15,7 @@ help:
 	@echo "make test-all   the slow tests, too"
 	@echo "make check      ruff, formatting, types"
 	@echo "make format     format the code"
+	@echo "make bench-cpu  the CPU engine against NumPy's sgemm and other libraries"
 	@echo "make clean      remove the virtual environment and caches"
 
 run: $(VENV)/with-demo
@@ -34,6 +35,9 @@ check: $(VENV)/with-dev
 format: $(VENV)/with-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+bench-cpu: $(VENV)/with-bench
+	$(BIN)/python -m pytest benchmarks -q
 
 # One marker for each extra that is installed; a changed pyproject.toml installs it again.
 $(VENV)/with-%: pyproject.toml | $(BIN)/python

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from time import perf_counter
 
 import numpy as np
 import pytest
@@ -9,9 +10,8 @@ import pytest
 from spdnn.bench.rivals import GraphBlas, Mkl, ScipyCsr, ScipyDense
 from spdnn.engines.cpu import CpuEngine
 from spdnn.errors import DeviceError
-from spdnn.recipes.mnist import mnist_features
 from spdnn.recipes.radixnet import official_network
-from spdnn.sources import find_images
+from spdnn.sources import find_images, find_inputs, open_features
 from spdnn.threads import default_threads
 
 # A slow rival runs on fewer features, stated in its line: its rate hardly depends on how many.
@@ -25,17 +25,16 @@ SMALL = [
 
 @pytest.fixture(scope="module")
 def inputs():
-    """The official inputs, made once a size and kept between runs."""
+    """The official inputs: from a store in the data folder, else made once a size."""
     folder = Path(os.environ.get("SPDNN_DATA", "data"))
-    images = find_images(folder)
-    if images is None:
+    if find_images(folder) is None:
         pytest.skip(f"MNIST's training images are not in {folder} (set SPDNN_DATA)")
-    made = {}
+    opened = {}
 
     def of(neurons, count):
-        if neurons not in made:
-            made[neurons] = mnist_features(images, neurons)[0]
-        return made[neurons].part(0, count)
+        if neurons not in opened:
+            opened[neurons] = open_features(find_inputs(folder, neurons), neurons).features
+        return opened[neurons].part(0, count)
 
     return of
 
@@ -94,8 +93,6 @@ def test_cost_of_a_live_feature_and_edge_by_size(inputs, pair, report):
         part = inputs(neurons, count)
         times = []
         for _ in range(3):
-            from time import perf_counter
-
             start = perf_counter()
             output = engine.run(plan, part)
             times.append(perf_counter() - start)

@@ -45,6 +45,9 @@ POOL_BYTES = 256 << 20
 L2_SHARE = 0.25
 """Of a core's L2 cache for a tile: there are two, and weights pass through beside them."""
 
+FIRST_L2_SHARE = 0.5
+"""The same in the first stage, whose tiles soon become narrower: in larger steps, and fewer."""
+
 MAX_TILE = 1024
 """Features of a tile at most: enough to make the work around a tile small."""
 
@@ -105,16 +108,21 @@ class CpuEngine:
         progress: Progress | None = None,
     ) -> Output:
         """Run features through all layers; see `spdnn.engines.base.Engine`."""
-        width = tile_width(plan.max_width)
-        n_bytes = 2 * 4 * plan.max_width * width * self.threads
-        require_bytes(n_bytes, f"{self.threads} tiles of {width} features", "take fewer --threads")
+        widths = (
+            tile_width(plan.max_width, FIRST_L2_SHARE),
+            tile_width(plan.max_width, L2_SHARE),
+        )
+        n_bytes = 2 * 4 * plan.max_width * max(widths) * self.threads
+        require_bytes(
+            n_bytes, f"{self.threads} tiles of {max(widths)} features", "take fewer --threads"
+        )
         with ThreadPoolExecutor(self.threads) as pool:
-            return _Run(plan, features, width, pool, activations, progress).output()
+            return _Run(plan, features, widths, pool, activations, progress).output()
 
 
-def tile_width(n_neurons: int) -> int:
+def tile_width(n_neurons: int, l2_share: float = L2_SHARE) -> int:
     """Features of a tile for layers of `n_neurons` neurons: a multiple of the kernels' lanes."""
-    fitting = int(L2_SHARE * l2_bytes()) // (4 * max(n_neurons, 1))
+    fitting = int(l2_share * l2_bytes()) // (4 * max(n_neurons, 1))
     unit = FULL_LANES if fitting >= FULL_LANES else LANES
     return max(LANES, min(MAX_TILE, fitting) // unit * unit)
 
@@ -126,14 +134,14 @@ class _Run:
         self,
         plan: CpuPlan,
         features: Features,
-        width: int,
+        widths: tuple[int, int],
         pool: ThreadPoolExecutor,
         keeps_activations: bool,
         progress: Progress | None,
     ) -> None:
         self.plan = plan
         self.features = features
-        self.width = width
+        self.first_width, self.width = widths
         self.pool = pool
         self.keeps_activations = keeps_activations
         self.progress = progress
@@ -148,11 +156,11 @@ class _Run:
         self._feature_layers_done = 0
 
     def output(self) -> Output:
-        batch = max(self.width, POOL_BYTES // (4 * self.plan.max_width))
+        batch = max(self.first_width, POOL_BYTES // (4 * self.plan.max_width))
         n_features = self.features.n_features
         for start in range(0, n_features, batch):
             stop = min(start + batch, n_features)
-            firsts = range(start, stop, self.width)
+            firsts = range(start, stop, self.first_width)
             self._run_stages(0, stop - start, firsts, partial(self._load_inputs, stop))
         for number in range(1, len(self.stages)):
             self._drain(number)
@@ -282,7 +290,7 @@ class _Run:
         self, stop: int, first: int
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Fill this thread's tile with features from `first`, at most to `stop`."""
-        stop = min(stop, first + self.width)
+        stop = min(stop, first + self.first_width)
         part = self.features.part(first, stop)
         values = _NO_VALUES if part.values is None else part.values
         tile, _, rows = self._buffers()
@@ -320,7 +328,7 @@ class _Run:
     def _buffers(self) -> tuple[npt.NDArray[np.float32], ...]:
         """Buffers that belong to the calling thread: two tiles, and rows for loading."""
         if not hasattr(self._of_thread, "buffers"):
-            size = self.plan.max_width * self.width + LANES
+            size = self.plan.max_width * max(self.first_width, self.width) + LANES
             sizes = (size, size, LANES * self.plan.n_loaded)
             self._of_thread.buffers = tuple(aligned_empty(n) for n in sizes)
         buffers: tuple[npt.NDArray[np.float32], ...] = self._of_thread.buffers
