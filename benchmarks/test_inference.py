@@ -19,7 +19,7 @@ SMALL = [
     (Mkl, 60000, 12),
     (ScipyDense, 60000, 20),
     (GraphBlas, 6000, 50),
-    (ScipyCsr, 6000, 80),
+    (ScipyCsr, 20000, 80),
 ]
 
 

@@ -45,8 +45,14 @@ POOL_BYTES = 256 << 20
 L2_SHARE = 0.25
 """Of a core's L2 cache for a tile: there are two, and weights pass through beside them."""
 
-FIRST_L2_SHARE = 0.5
-"""The same in the first stage, whose tiles soon become narrower: in larger steps, and fewer."""
+WANTED_TILE = 96
+"""Features of a tile for which it may outgrow its share: weights want to be used again, too."""
+
+LARGEST_L2_SHARE = 3.0
+"""Up to so much of the L2 cache; beyond, the weights are the smaller evil."""
+
+FIRST_STAGE = 2
+"""Times as wide are the tiles of the first stage, in which they become narrower as features die."""
 
 MAX_TILE = 1024
 """Features of a tile at most: enough to make the work around a tile small."""
@@ -109,8 +115,8 @@ class CpuEngine:
     ) -> Output:
         """Run features through all layers; see `spdnn.engines.base.Engine`."""
         widths = (
-            tile_width(plan.max_width, FIRST_L2_SHARE),
-            tile_width(plan.max_width, L2_SHARE),
+            tile_width(plan.max_width, FIRST_STAGE),
+            tile_width(plan.max_width),
         )
         n_bytes = 2 * 4 * plan.max_width * max(widths) * self.threads
         require_bytes(
@@ -120,9 +126,13 @@ class CpuEngine:
             return _Run(plan, features, widths, pool, activations, progress).output()
 
 
-def tile_width(n_neurons: int, l2_share: float = L2_SHARE) -> int:
-    """Features of a tile for layers of `n_neurons` neurons: a multiple of the kernels' lanes."""
-    fitting = int(l2_share * l2_bytes()) // (4 * max(n_neurons, 1))
+def tile_width(n_neurons: int, times: int = 1) -> int:
+    """Features of a tile for layers of `n_neurons` neurons: a multiple of the kernels' lanes.
+
+    Measured at 1024 to 65536 neurons; see docs/performance.md. `times` as wide for the first stage.
+    """
+    of_l2 = times * l2_bytes() / (4 * max(n_neurons, 1))
+    fitting = int(max(L2_SHARE * of_l2, min(times * WANTED_TILE, LARGEST_L2_SHARE * of_l2)))
     unit = FULL_LANES if fitting >= FULL_LANES else LANES
     return max(LANES, min(MAX_TILE, fitting) // unit * unit)
 
