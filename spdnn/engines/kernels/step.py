@@ -18,12 +18,19 @@ from spdnn.plan.cpu import (
     END_BLOCK,
     FIRST_BLOCK,
     IS_RELU,
+    N_OUTPUTS,
     TESTS_NONZERO,
     PlanArrays,
 )
 
 WORD = 64
 """Lanes whose liveness is kept in one number."""
+
+NEAR_NUMBERS = 1 << 16
+"""Activations (256 KiB) up to which a tile counts as small."""
+
+OWN_LANES = 32
+"""Lanes that ELL blocks take at a time in a large tile: 128 KiB of 1024 neurons."""
 
 Tile = npt.NDArray[np.float32]
 Bits = npt.NDArray[np.uint64]
@@ -65,6 +72,8 @@ def _make_block(n_rows: int, is_shared: bool) -> Callable[..., None]:
         source: Tile,
         target: Tile,
         stride: int,
+        first_lane: int,
+        end_lane: int,
         live: Bits,
     ) -> None:
         n_inputs = plan.blocks[number, N_INPUTS]
@@ -75,8 +84,8 @@ def _make_block(n_rows: int, is_shared: bool) -> Callable[..., None]:
             weight = plan.blocks[number, WEIGHT_START] + row
             index = plan.blocks[number, INDEX_START] + row * index_row
             bias = plan.steps[step, BIAS_START] + position + row
-            lane = 0
-            while lane + wide_lanes <= stride:
+            lane = first_lane
+            while lane + wide_lanes <= end_lane:
                 bits = block_sums(
                     rows, wide, width, shared, plan.weights, weight, n_rows,
                     plan.indices, index, index_step, n_inputs,
@@ -85,7 +94,7 @@ def _make_block(n_rows: int, is_shared: bool) -> Callable[..., None]:
                 )  # fmt: skip
                 _set_bits(live, lane, bits)
                 lane += wide_lanes
-            while lane < stride:
+            while lane < end_lane:
                 bits = block_sums(
                     rows, narrow, width, shared, plan.weights, weight, n_rows,
                     plan.indices, index, index_step, n_inputs,
@@ -161,26 +170,48 @@ if _SHAPE.width:
 def evaluate_with_vectors(
     plan: PlanArrays, step: int, source: Tile, target: Tile, stride: int, live: Bits
 ) -> None:
-    """One step of all lanes, block by block; arguments as for `evaluate_plainly`."""
+    """One step of all lanes, block by block; arguments as for `evaluate_plainly`.
+
+    Shared blocks, which come first, take all lanes at once. The others read their inputs from
+    all over the tile: in a large one they take some lanes at a time, all blocks of them, so that
+    what they read stays in the nearer caches.
+    """
     for word in range(live.size):
         live[word] = 0
     position = np.int64(0)
-    for block in range(plan.steps[step, FIRST_BLOCK], plan.steps[step, END_BLOCK]):
+    block = plan.steps[step, FIRST_BLOCK]
+    end = plan.steps[step, END_BLOCK]
+    while block < end and plan.blocks[block, IS_SHARED]:
         n_rows = plan.blocks[block, N_ROWS]
-        if plan.blocks[block, IS_SHARED]:
-            if n_rows == 8:
-                _shared_8(plan, step, block, position, source, target, stride, live)
-            elif n_rows == 4:
-                _shared_4(plan, step, block, position, source, target, stride, live)
-            else:
-                _shared_1(plan, step, block, position, source, target, stride, live)
-        elif n_rows == 8:
-            _own_8(plan, step, block, position, source, target, stride, live)
+        if n_rows == 8:
+            _shared_8(plan, step, block, position, source, target, stride, 0, stride, live)
         elif n_rows == 4:
-            _own_4(plan, step, block, position, source, target, stride, live)
+            _shared_4(plan, step, block, position, source, target, stride, 0, stride, live)
         else:
-            _own_1(plan, step, block, position, source, target, stride, live)
+            _shared_1(plan, step, block, position, source, target, stride, 0, stride, live)
         position += n_rows
+        block += 1
+    first_own, first_position = block, position
+    is_large = plan.steps[step, N_OUTPUTS] * stride > NEAR_NUMBERS
+    lanes = OWN_LANES if is_large else stride
+    for first_lane in range(0, stride, lanes):
+        end_lane = min(first_lane + lanes, stride)
+        position = first_position
+        for block in range(first_own, end):
+            n_rows = plan.blocks[block, N_ROWS]
+            if n_rows == 8:
+                _own_8(
+                    plan, step, block, position, source, target, stride, first_lane, end_lane, live
+                )
+            elif n_rows == 4:
+                _own_4(
+                    plan, step, block, position, source, target, stride, first_lane, end_lane, live
+                )
+            else:
+                _own_1(
+                    plan, step, block, position, source, target, stride, first_lane, end_lane, live
+                )
+            position += n_rows
 
 
 evaluate_step = evaluate_with_vectors if _SHAPE.width else evaluate_plainly

@@ -286,11 +286,11 @@ class _Emitter:
         places = [(r, v) for r in range(self.rows) for v in range(self.vectors)]
         so_far = {place: builder.phi(self.vector) for place in places}
         summed = {}
-        inputs = self.inputs(index, source, row_bytes) if self.is_shared else []
+        positions = self.positions(index)
+        inputs = self.inputs(positions[0], source, row_bytes)
         for r in range(self.rows):
-            if not self.is_shared:
-                own = builder.add(index, self.number(self.index_bytes * r))
-                inputs = self.inputs(own, source, row_bytes)
+            if r and not self.is_shared:
+                inputs = self.inputs(positions[r], source, row_bytes)
             w = self.splat(self.load(builder.add(weight, self.number(4 * r)), _F32, 4))
             for v in range(self.vectors):
                 summed[r, v] = self.fused(w, inputs[v], so_far[r, v])
@@ -311,11 +311,32 @@ class _Emitter:
             result[place].add_incoming(summed[place], loop)
         return [[result[r, v] for v in range(self.vectors)] for r in range(self.rows)]
 
-    def inputs(self, index: Any, source: Any, row_bytes: Any) -> list[Any]:
-        """Load the vectors of the input whose position stands at address `index`."""
+    def positions(self, index: Any) -> list[Any]:
+        """Load the positions of the inputs from address `index`: one, or one a row.
+
+        Those of several rows are loaded eight bytes at a time: loads are what an ELL block has
+        too many of.
+        """
         builder = self.builder
-        position = self.load(index, self.index_type, self.index_bytes)
-        start = builder.add(source, builder.mul(builder.zext(position, _I64), row_bytes))
+        n_positions = 1 if self.is_shared else self.rows
+        n_together = min(n_positions, 8 // self.index_bytes)
+        kind = ir.IntType(8 * self.index_bytes * n_together)
+        positions = []
+        for first in range(0, n_positions, n_together):
+            place = builder.add(index, self.number(self.index_bytes * first))
+            word = self.load(place, kind, self.index_bytes)
+            for r in range(n_together):
+                shift = ir.Constant(kind, 8 * self.index_bytes * r)
+                part = builder.lshr(word, shift)
+                if n_together > 1:
+                    part = builder.trunc(part, self.index_type)
+                positions.append(builder.zext(part, _I64))
+        return positions
+
+    def inputs(self, position: Any, source: Any, row_bytes: Any) -> list[Any]:
+        """Load the vectors of the input at a position."""
+        builder = self.builder
+        start = builder.add(source, builder.mul(position, row_bytes))
         n_bytes = 4 * self.width
         return [
             self.load(builder.add(start, self.number(n_bytes * v)), self.vector, n_bytes)
