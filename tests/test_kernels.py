@@ -10,7 +10,7 @@ import pytest
 
 from spdnn.engines.calibrate import measured_costs
 from spdnn.engines.kernels.equal import find_equal
-from spdnn.engines.kernels.tile import keep_lanes, load_features
+from spdnn.engines.kernels.tile import keep_lanes, load_features, row_length
 from spdnn.engines.kernels.vectors import LANES, SHAPES, VECTOR_SHAPE
 from spdnn.engines.strips import aligned_empty
 from spdnn.plan.blocks import MAX_ROWS, BlockCosts, cut_layer
@@ -105,8 +105,33 @@ def test_equal_hashes_alone_make_no_features_equal() -> None:
 def test_inputs_are_added_where_the_plan_says() -> None:
     indptr = np.array([0, 3, 3, 5])
     indices = np.array([0, 1, 3, 1, 2], dtype=np.uint16)
-    position = np.array([1, 1, -1, 0], dtype=np.int32)
-    tile, rows = aligned_empty(2 * LANES), aligned_empty(2 * LANES)
-    load_features(indptr, indices, np.empty(0, np.float32), position, 2, tile, LANES, rows)
-    np.testing.assert_array_equal(tile.reshape(2, LANES)[:, :4], [[1, 0, 0, 0], [2, 0, 1, 0]])
-    assert not tile.reshape(2, LANES)[:, 4:].any()
+    position = np.array([1, 1, 2, 0], dtype=np.uint16)
+    tile = aligned_empty(3 * LANES)
+    ones = np.empty(0, np.float32)
+    for rows in (np.empty(LANES * row_length(2), np.uint16), np.empty(0, np.uint16)):
+        load_features(indptr, indices, ones, position, 2, tile, LANES, rows)
+        loaded = tile[: 2 * LANES].reshape(2, LANES)
+        np.testing.assert_array_equal(loaded[:, :4], [[1, 0, 0, 0], [2, 0, 1, 0]])
+        assert not loaded[:, 4:].any()
+
+
+def test_many_inputs_are_counted_in_rows_and_turned() -> None:
+    rng = np.random.default_rng(2)
+    n_features, n_neurons, n_loaded, stride = 37, 200, 35, 48
+    dense = rng.random((n_features, n_neurons)) < 0.6
+    position = rng.integers(n_loaded, size=n_neurons).astype(np.uint16)
+    indptr = np.concatenate([[0], np.cumsum(dense.sum(axis=1))])
+    tile = aligned_empty((n_loaded + 1) * stride)
+    load_features(
+        indptr,
+        np.nonzero(dense)[1].astype(np.uint16),
+        np.empty(0, np.float32),
+        position,
+        n_loaded,
+        tile,
+        stride,
+        np.empty(LANES * row_length(n_loaded), np.uint16),
+    )
+    expected = np.zeros((n_loaded, stride))
+    np.add.at(expected[:, :n_features], position, dense.T)
+    np.testing.assert_array_equal(tile[: n_loaded * stride].reshape(n_loaded, stride), expected)

@@ -63,6 +63,9 @@ STAGE_ENDS = (4, 8, 16, 32, 64, 128, 512)
 LOOK_ENDS = (1, 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 64, 96, 128, 192, 256, 512, 1024)
 """Layers after which mode ``merge`` looks for equal features, unless it has backed off."""
 
+EARLY_LOOK_BYTES = 16 << 20
+"""Activations for which a look before the first stage's usual end is cheap."""
+
 _PLANS = {"edges": plan_edges, "merge": plan_merge}
 _NO_VALUES = np.empty(0, dtype=np.float32)
 
@@ -242,6 +245,10 @@ class _Run:
         for following in range(number + 1, len(self.stages)):
             first = self.stages[following].first
             looks = self.duplicates is not None and first in LOOK_ENDS
+            if first < STAGE_ENDS[0]:
+                # An early look moves nearly all features: only where that is next to nothing.
+                n_bytes = 4 * n_features * self.plan.layer_neurons[first - 1]
+                looks = looks and n_bytes <= EARLY_LOOK_BYTES
             looks = looks and self.duplicates is not None and self.duplicates.wants_look()
             if looks or first in STAGE_ENDS:
                 return following, looks
@@ -261,7 +268,7 @@ class _Run:
         Returns the number of features that came, the strip of those that go on, and the counts
         of each of the layers.
         """
-        tile, spare, _ = self._buffers()
+        tile, spare = self._buffers()
         counts = np.zeros((3, end - first), dtype=np.int64)
         is_swapped, stride, lanes = kernels.run_steps(
             self.plan.arrays,
@@ -303,7 +310,7 @@ class _Run:
         stop = min(stop, first + self.first_width)
         part = self.features.part(first, stop)
         values = _NO_VALUES if part.values is None else part.values
-        tile, _, rows = self._buffers()
+        tile, _ = self._buffers()
         kernels.load_features(
             part.indptr,
             part.indices,
@@ -312,7 +319,7 @@ class _Run:
             self.plan.n_loaded,
             tile,
             lanes_for(stop - first),
-            rows,
+            self._rows(),
         )
         return np.arange(first, stop, dtype=np.int64), np.ones(stop - first, dtype=np.int64)
 
@@ -336,10 +343,18 @@ class _Run:
         return ids, stands_for
 
     def _buffers(self) -> tuple[npt.NDArray[np.float32], ...]:
-        """Buffers that belong to the calling thread: two tiles, and rows for loading."""
-        if not hasattr(self._of_thread, "buffers"):
-            size = self.plan.max_width * max(self.first_width, self.width) + LANES
-            sizes = (size, size, LANES * self.plan.n_loaded)
-            self._of_thread.buffers = tuple(aligned_empty(n) for n in sizes)
-        buffers: tuple[npt.NDArray[np.float32], ...] = self._of_thread.buffers
-        return buffers
+        """Two tiles that belong to the calling thread, each a row longer than needed."""
+        if not hasattr(self._of_thread, "tiles"):
+            size = (self.plan.max_width + 1) * max(self.first_width, self.width)
+            self._of_thread.tiles = aligned_empty(size), aligned_empty(size)
+        tiles: tuple[npt.NDArray[np.float32], ...] = self._of_thread.tiles
+        return tiles
+
+    def _rows(self) -> npt.NDArray[np.uint16]:
+        """Rows to count inputs in, of the calling thread; none where they could overflow."""
+        if not hasattr(self._of_thread, "rows"):
+            fits = self.plan.most_summed <= np.iinfo(np.uint16).max
+            n_numbers = LANES * kernels.row_length(self.plan.n_loaded) if fits else 0
+            self._of_thread.rows = np.empty(n_numbers, dtype=np.uint16)
+        rows: npt.NDArray[np.uint16] = self._of_thread.rows
+        return rows

@@ -31,9 +31,6 @@ N_COLUMNS = 8
 NO_LAYER = -1
 """In column LAYER: a step that only takes sums for the one behind it."""
 
-NOWHERE = -1
-"""Load position of an input that no output reads."""
-
 BYTES_PER_EDGE = 4 + 4
 """Weight and index: what a plan takes at most for an edge, its table left out."""
 
@@ -80,10 +77,12 @@ class CpuPlan:
         Edges that each layer evaluates for a feature; sums that are taken first count.
     layer_neurons : tuple of int
         Outputs that each layer computes.
-    load_position : ndarray, shape (n_inputs,), int32
-        Where in the first tile each input is added; `NOWHERE` for none.
+    load_position : ndarray, shape (n_inputs,), uint16 or uint32
+        Where in the first tile each input is added; `n_loaded` for none.
     n_loaded : int
         Neurons of the first tile.
+    most_summed : int
+        Inputs that are added at one position, at most.
     max_width : int
         Most neurons of any tile.
     output_position : ndarray, shape (n_outputs,), int32
@@ -94,8 +93,9 @@ class CpuPlan:
     arrays: PlanArrays
     layer_edges: tuple[int, ...]
     layer_neurons: tuple[int, ...]
-    load_position: npt.NDArray[np.int32]
+    load_position: npt.NDArray[Any]
     n_loaded: int
+    most_summed: int
     max_width: int
     output_position: npt.NDArray[np.int32]
 
@@ -153,7 +153,7 @@ def plan_merge(network: Network, costs: BlockCosts = TYPICAL_COSTS) -> CpuPlan:
             if merged.sums is not None:
                 # Nothing is merged yet: every input is in one sum at most, taken while loading.
                 n_loaded = merged.sums.shape[1]
-                load_position = np.full(network.n_inputs, NOWHERE, dtype=np.int32)
+                load_position = np.full(network.n_inputs, n_loaded, dtype=np.int32)
                 load_position[np.diff(merged.sums.indptr) > 0] = merged.sums.indices
             steps = _Steps(network, costs, n_loaded)
             steps.count_edges(network.n_inputs if merged.sums is not None else 0)
@@ -172,6 +172,7 @@ class _Steps:
         self.position = np.arange(n_loaded, dtype=np.int32)
         self._costs = costs
         self._index_dtype = index_dtype(max(network.max_width, n_loaded))
+        self._position_dtype = np.uint16 if self._index_dtype is np.uint16 else np.uint32
         self._steps: list[list[int]] = []
         self._caps: list[float] = []
         self._tables: list[npt.NDArray[np.int64]] = []
@@ -272,8 +273,9 @@ class _Steps:
             arrays,
             tuple(self._layer_edges),
             tuple(int(n) for n in steps[ends_layer, N_OUTPUTS]),
-            load_position,
+            load_position.astype(self._position_dtype),
             self._n_loaded,
+            int(np.bincount(load_position, minlength=1).max()),
             max(self._n_loaded, int(steps[:, N_OUTPUTS].max())),
             output_position,
         )

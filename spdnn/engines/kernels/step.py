@@ -29,6 +29,9 @@ WORD = 64
 NEAR_NUMBERS = 1 << 16
 """Activations (256 KiB) up to which a tile counts as small."""
 
+MANY_INPUTS = 8
+"""Inputs of the largest ELL block from which on they are read often enough to be kept near."""
+
 OWN_LANES = 32
 """Lanes that ELL blocks take at a time in a large tile: 128 KiB of 1024 neurons."""
 
@@ -174,7 +177,7 @@ def evaluate_with_vectors(
 
     Shared blocks, which come first, take all lanes at once. The others read their inputs from
     all over the tile: in a large one they take some lanes at a time, all blocks of them, so that
-    what they read stays in the nearer caches.
+    what they read, many times, stays in the nearer caches.
     """
     for word in range(live.size):
         live[word] = 0
@@ -192,8 +195,9 @@ def evaluate_with_vectors(
         position += n_rows
         block += 1
     first_own, first_position = block, position
-    is_large = plan.steps[step, N_OUTPUTS] * stride > NEAR_NUMBERS
-    lanes = OWN_LANES if is_large else stride
+    is_far = plan.steps[step, N_OUTPUTS] * stride > NEAR_NUMBERS
+    is_far = is_far and first_own < end and plan.blocks[end - 1, N_INPUTS] >= MANY_INPUTS
+    lanes = OWN_LANES if is_far else stride
     for first_lane in range(0, stride, lanes):
         end_lane = min(first_lane + lanes, stride)
         position = first_position

@@ -196,6 +196,62 @@ def compress_lanes(
     return signature, codegen
 
 
+@intrinsic  # type: ignore[untyped-decorator]
+def turn_square(
+    typing_context: Any,
+    source: Any,
+    source_start: Any,
+    source_step: Any,
+    target: Any,
+    target_start: Any,
+    target_step: Any,
+) -> Any:
+    """Transpose 16 x 16 numbers, uint16 or float32, into float32 numbers.
+
+    ``target[target_start + j * target_step + i]`` becomes ``source[source_start + i * source_step
+    + j]``, for i and j below 16.
+    """
+    signature = types.void(source, types.int64, types.int64, target, types.int64, types.int64)
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        source, source_start, source_step, target, target_start, target_step = arguments
+        floats = ir.VectorType(_F32, LANES)
+        is_float = signature.args[0].dtype == types.float32
+        kind = floats if is_float else ir.VectorType(ir.IntType(16), LANES)
+        n_bytes = 4 if is_float else 2
+
+        def address(array: Any, which: int, start: Any, step: Any, i: int, n_bytes: int) -> Any:
+            place = builder.add(start, builder.mul(step, ir.Constant(_I64, i)))
+            offset = builder.mul(place, ir.Constant(_I64, n_bytes))
+            return builder.add(
+                _data_address(context, builder, signature.args[which], array), offset
+            )
+
+        rows = []
+        for i in range(LANES):
+            place = address(source, 0, source_start, source_step, i, n_bytes)
+            row = builder.load(builder.inttoptr(place, kind.as_pointer()), align=n_bytes)
+            rows.append(row if is_float else builder.uitofp(row, floats))
+        # Interleaving row i with row i + 8, four times, is a transposition.
+        half = LANES // 2
+        low = [n // 2 + (n % 2) * LANES for n in range(LANES)]
+        masks = [
+            ir.Constant(ir.VectorType(_I32, LANES), [n + shift for n in low]) for shift in (0, half)
+        ]
+        for _ in range(LANES.bit_length() - 1):
+            rows = [
+                builder.shuffle_vector(rows[i], rows[i + half], mask)
+                for i in range(half)
+                for mask in masks
+            ]
+        for j, row in enumerate(rows):
+            place = address(target, 3, target_start, target_step, j, 4)
+            builder.store(row, builder.inttoptr(place, floats.as_pointer()), align=4)
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
 class _Emitter:
     """Writes the LLVM code of one `block_sums`; addresses are 64-bit numbers, in bytes."""
 
