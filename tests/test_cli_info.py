@@ -28,7 +28,7 @@ def test_versions_threads_and_memory_are_named(
 
 def test_every_engine_is_there_or_says_why_not(capsys: pytest.CaptureFixture[str]) -> None:
     found = facts(capsys)
-    assert found["engine cpu"] == "yes, modes edges"
+    assert found["engine cpu"] == "yes, modes edges, merge"
     assert found["engine scipy"] == "yes, modes edges"
     assert found["engine cuda"].startswith("no: ")
 

@@ -90,11 +90,20 @@ def test_the_block_of_facts_names_data_engine_phases_and_rate(
     assert facts["inputs"] == f"40 features, {FEATURES.n_nonzeros:,} non-zeros"
     assert facts["weights"] == "(not the official network)"
     assert facts["inputs.tsv"] == "(not the official inputs)"
-    assert facts["engine"] == "cpu, mode edges, 2 threads"
+    assert facts["engine"] == "cpu, mode merge, 2 threads"
     assert facts["live"] == f"{TRUE.size} of 40 features after the last layer"
     for phase in ("read", "compile", "plan", "inference", "total"):
         assert facts[phase].endswith(" s")
     assert "TeraEdges/s" in facts["rate"]
+    assert " edges, 1 in " in facts["evaluated"]
+
+
+@pytest.mark.parametrize(("mode", "has_note"), [("edges", False), ("merge", True)])
+def test_mode_merge_says_what_its_rate_means(
+    mode: str, has_note: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main([*BASE, "--mode", mode])
+    assert ("not the work that was left to do" in capsys.readouterr().out) == has_note
 
 
 def test_wrong_categories_fail_with_all_that_is_missing_and_extra(
@@ -167,6 +176,7 @@ def test_saved_categories_are_the_bytes_of_the_published_form() -> None:
 
 def test_the_json_holds_all_facts() -> None:
     arguments = [*BASE, "--truth", "truth.tsv", "--engine", "cpu", "--threads", "1"]
+    arguments += ["--mode", "edges"]
     main([*arguments, "--json", "r.json", "--save-categories", "c.tsv"])
     record: dict[str, Any] = json.loads(Path("r.json").read_text())
     expected = infer(NETWORK, FEATURES, engine="scipy")
@@ -181,6 +191,9 @@ def test_the_json_holds_all_facts() -> None:
     assert 0 < phases <= seconds["total"]
     rate = NETWORK.n_edges * 40 / seconds["inference"]
     assert record["edges_per_second"] == pytest.approx(rate)
+    evaluated = sum(layer["edges_evaluated"] for layer in record["layers_log"])
+    assert record["edges_evaluated"] == evaluated
+    assert record["factor_saved"] == pytest.approx(NETWORK.n_edges * 40 / evaluated)
     assert record["categories"] == {
         "count": TRUE.size,
         "sha256": hashlib.sha256(Path("c.tsv").read_bytes()).hexdigest(),
@@ -289,7 +302,6 @@ def make_stores() -> None:
         ("--truth", "weights", "weights: Is a directory"),
         ("--engine", "cuda", "engine cuda: the CUDA engine is not part of this version"),
         ("--engine", "gpu", "invalid choice: 'gpu'"),
-        ("--mode", "merge", "has no mode merge in this version"),
         ("--bias", "nan", "'nan' is not a number of float32's range"),
         ("--bias", "-1e39", "'-1e39' is not a number of float32's range"),
         ("--bias", "little", "'little' is not a number of float32's range"),
@@ -371,7 +383,8 @@ def test_outputs_that_cannot_be_written_are_refused_before_any_work(
     monkeypatch.setattr("spdnn.cli.run.open_features", work)
     for option in ("--json", "--save-categories"):
         assert "cannot write" in failure([*BASE, option, "nowhere/f"], capsys)
-    assert "no mode merge" in failure([*BASE, "--mode", "merge"], capsys)
+    other_mode = [*BASE, "--engine", "scipy", "--mode", "merge"]
+    assert "engine scipy has no mode merge" in failure(other_mode, capsys)
     assert "nowhere" in failure([*BASE, "--truth", "nowhere"], capsys)
 
 
