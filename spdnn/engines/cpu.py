@@ -287,7 +287,7 @@ class _Run:
             n_neurons = 0  # only the numbers of the live features are wanted
         n = lanes.size
         matrix = np.empty(n_neurons * n + LANES, dtype=np.float32)
-        codes = np.empty(n if has_codes else 0, dtype=np.uint64)
+        codes = np.empty(lanes_for(n) if has_codes else 0, dtype=np.uint64)
         result = spare if is_swapped else tile
         kernels.keep_lanes(result, n_neurons, stride, lanes, matrix, n, codes)
         columns = np.arange(n, dtype=np.int32)

@@ -20,7 +20,7 @@ class Strip:
         Activations, neurons x features, flat.
     n_neurons : int
     codes : ndarray, uint64
-        A hash of each feature's activations; empty where none was taken.
+        A hash of each feature's activations, and some numbers more; empty where none was taken.
     columns : ndarray, int32
         The features that are still carried, ascending.
     """

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spdnn.engines.kernels.step import WORD, Tile, evaluate_step
-from spdnn.engines.kernels.vectors import LANES, compress_lanes, turn_square
+from spdnn.engines.kernels.vectors import LANES, compress_lanes, hash_lanes, turn_square
 from spdnn.jit import jit
 from spdnn.plan.cpu import LAYER, MAY_DROP, N_OUTPUTS, NO_LAYER, PlanArrays
 
@@ -124,8 +124,9 @@ def keep_lanes(
     `target` may be the tile itself: 16 lanes are read at a time, before they are written. It
     has 16 numbers more than what is meant to be written.
 
-    `codes` is empty, or one number a lane, which becomes a hash of the lane's activations. It is
-    taken while they are in the first cache. Equal activations have equal hashes, -0.0 and 0.0 too.
+    `codes` is empty, or has a number for each lane and on to a multiple of `LANES`, which becomes
+    a hash of the lane's activations, taken while they are in the first cache. Equal activations
+    have equal hashes, -0.0 and 0.0 too.
     """
     n_chunks = stride // LANES
     masks = np.empty(n_chunks, dtype=np.uint64)
@@ -137,8 +138,6 @@ def keep_lanes(
         while n < lanes.size and lanes[n] < (chunk + 1) * LANES:
             masks[chunk] |= np.uint64(1) << np.uint64(lanes[n] % LANES)
             n += 1
-    bits = target.view(np.uint32)
-    minus_zero = np.uint32(0x80000000)
     for f in range(codes.size):
         codes[f] = 0
     for p in range(n_neurons):
@@ -148,13 +147,8 @@ def keep_lanes(
             compress_lanes(tile, place, masks[chunk], target, start + starts[chunk])
         for f in range(lanes.size, target_stride):
             target[start + f] = 0
-        for f in range(codes.size):
-            number = bits[start + f]
-            if number == minus_zero:
-                number = np.uint32(0)
-            # FNV-1a's step (Fowler, Noll, Vo), a number at a time, with a larger odd factor.
-            codes[f] = (codes[f] ^ np.uint64(number)) * np.uint64(0x9E3779B97F4A7C15)
-            codes[f] ^= codes[f] >> np.uint64(29)
+        for f in range(0, codes.size, LANES):
+            hash_lanes(codes, f, target, start + f)
 
 
 @jit

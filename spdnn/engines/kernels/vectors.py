@@ -197,6 +197,40 @@ def compress_lanes(
 
 
 @intrinsic  # type: ignore[untyped-decorator]
+def hash_lanes(
+    typing_context: Any, codes: Any, code_start: Any, source: Any, source_start: Any
+) -> Any:
+    """Take 16 more numbers, ``source[source_start : source_start + 16]``, into 16 hashes.
+
+    FNV-1a's step (G. Fowler, L. C. Noll, P. Vo, 1991), a number at a time, with a larger odd factor
+    and a shift that brings high bits down. -0.0 counts as 0.0.
+    """
+    signature = types.void(codes, types.int64, source, types.int64)
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        codes, code_start, source, source_start = arguments
+        numbers, hashes = ir.VectorType(_I32, LANES), ir.VectorType(_I64, LANES)
+
+        def place(array: Any, which: int, start: Any, kind: Any, n_bytes: int) -> Any:
+            offset = builder.mul(start, ir.Constant(_I64, n_bytes))
+            base = _data_address(context, builder, signature.args[which], array)
+            return builder.inttoptr(builder.add(base, offset), kind.as_pointer())
+
+        bits = builder.load(place(source, 2, source_start, numbers, 4), align=4)
+        minus_zero = ir.Constant(numbers, [0x80000000] * LANES)
+        is_zero = builder.icmp_unsigned("==", bits, minus_zero)
+        bits = builder.select(is_zero, ir.Constant(numbers, [0] * LANES), bits)
+        there = place(codes, 0, code_start, hashes, 8)
+        code = builder.xor(builder.load(there, align=8), builder.zext(bits, hashes))
+        code = builder.mul(code, ir.Constant(hashes, [0x9E3779B97F4A7C15] * LANES))
+        shifted = builder.lshr(code, ir.Constant(hashes, [29] * LANES))
+        builder.store(builder.xor(code, shifted), there, align=8)
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
 def turn_square(
     typing_context: Any,
     source: Any,
