@@ -15,3 +15,15 @@ class PlanError(SpdnnError):
 
 class DeviceError(SpdnnError):
     """An engine, device or amount of memory that this machine does not have."""
+
+
+class ElsewhereError(SpdnnError):
+    """An error of another process of the same run, which tells it: nothing is to be printed."""
+
+
+def user_text(error: Exception) -> str | None:
+    """What to tell the user of an error, in one line; None for errors that are our own."""
+    if isinstance(error, MemoryError):
+        return "out of memory: take fewer --features, --layers or --threads"
+    # OSError: what no other place has put into words.
+    return str(error) if isinstance(error, SpdnnError | OSError) else None

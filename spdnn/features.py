@@ -126,6 +126,24 @@ class Features:
         object.__setattr__(part, "values", self.values)
         return part
 
+    def every(self, start: int, stop: int, step: int) -> "Features":
+        """Features `start`, `start` + `step`, ... below `stop`, holding nothing of the others.
+
+        Memory is shared where `step` is 1.
+        """
+        begins, ends = self.indptr[start:stop:step], self.indptr[start + 1 : stop + 1 : step]
+        indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(ends - begins)])
+        taken: Any = slice(int(begins[0]), int(ends[-1])) if begins.size else slice(0, 0)
+        if step != 1:
+            # Runs of indices, each from its beginning.
+            taken = np.arange(indptr[-1]) + np.repeat(begins - indptr[:-1], ends - begins)
+        every = object.__new__(Features)  # taken from what was checked
+        object.__setattr__(every, "n_neurons", self.n_neurons)
+        object.__setattr__(every, "indptr", indptr)
+        object.__setattr__(every, "indices", self.indices[taken])
+        object.__setattr__(every, "values", None if self.values is None else self.values[taken])
+        return every
+
     def to_csr(self, dtype: npt.DTypeLike = np.float64) -> sp.csr_array:
         """Return the feature map as scipy.sparse.csr_array, shape (n_features, n_neurons)."""
         first, last = int(self.indptr[0]), int(self.indptr[-1])

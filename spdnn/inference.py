@@ -3,6 +3,9 @@
 import time
 from dataclasses import replace
 
+import numpy as np
+import numpy.typing as npt
+
 from spdnn.engines import choose_mode, make_engine
 from spdnn.engines.base import Progress
 from spdnn.errors import DataError
@@ -58,11 +61,7 @@ def infer(
     >>> infer(network, Features.from_matrix([[0, 3, 0], [1, 0, 1]]), engine="scipy").categories
     array([1])
     """
-    if features.n_neurons != network.n_inputs:
-        raise DataError(
-            f"the features have {features.n_neurons} neurons, "
-            f"but the network's first layer takes {network.n_inputs} inputs"
-        )
+    require_fit(network, features)
     runner = make_engine(engine, threads)
     mode = choose_mode(runner, mode)
     started = time.perf_counter()
@@ -72,14 +71,10 @@ def infer(
     planned = time.perf_counter()
     output = runner.run(plan, features, activations=activations, progress=progress)
     done = time.perf_counter()
-    layers = tuple(
-        LayerCount(*map(int, counts))
-        for counts in zip(output.n_live, output.edges_evaluated, output.n_distinct, strict=True)
-    )
     return Result(
         live=output.live,
         activations=output.activations,
-        layers=layers,
+        layers=layer_counts(output.n_live, output.edges_evaluated, output.n_distinct),
         seconds=Seconds(
             compile=compiled - started,
             plan=planned - compiled,
@@ -93,6 +88,20 @@ def infer(
         n_features=features.n_features,
         n_edges=network.n_edges,
     )
+
+
+def require_fit(network: Network, features: Features) -> None:
+    """Refuse features of another number of neurons than the network has inputs (DataError)."""
+    if features.n_neurons != network.n_inputs:
+        raise DataError(
+            f"the features have {features.n_neurons} neurons, "
+            f"but the network's first layer takes {network.n_inputs} inputs"
+        )
+
+
+def layer_counts(*counts: npt.NDArray[np.int64]) -> tuple[LayerCount, ...]:
+    """Rows of a Result from its columns: live, edges evaluated and distinct, a number a layer."""
+    return tuple(LayerCount(*map(int, row)) for row in zip(*counts, strict=True))
 
 
 def with_reading(result: Result, read: float, total: float) -> Result:

@@ -152,6 +152,10 @@ class LayerSequence(Sequence[Layer]):
     def __len__(self) -> int:
         return len(self.shapes)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the layers themselves: what they are read from may not be there elsewhere."""
+        return tuple, (list(self),)
+
     def __iter__(self) -> Iterator[Layer]:
         return (self.layer(index) for index in range(len(self)))
 

@@ -28,6 +28,30 @@ class LayerCount(NamedTuple):
     distinct: int
 
 
+class RankCount(NamedTuple):
+    """What one of several processes did.
+
+    Attributes
+    ----------
+    host : str
+    threads : int
+    features : int
+        Its part of the input features.
+    live : int
+        Those of them that are live after the last layer.
+    edges_evaluated : int
+    seconds : float
+        Its own inference, without waiting for the others.
+    """
+
+    host: str
+    threads: int
+    features: int
+    live: int
+    edges_evaluated: int
+    seconds: float
+
+
 @dataclass(frozen=True)
 class Seconds:
     """Seconds by phase; `total` is the whole run as the user waited for it."""
@@ -57,6 +81,8 @@ class Result:
     threads, ranks : int
     n_features, n_edges : int
         Input features, and stored weights of all layers.
+    by_rank : tuple of RankCount
+        A row a process where several did the run; `threads` are then those of all together.
     """
 
     live: npt.NDArray[np.int64]
@@ -69,6 +95,7 @@ class Result:
     ranks: int
     n_features: int
     n_edges: int
+    by_rank: tuple[RankCount, ...] = ()
 
     @property
     def categories(self) -> npt.NDArray[np.int64]:
@@ -90,6 +117,12 @@ class Result:
     def factor_saved(self) -> float:
         """How many edges the rate counts for one that was evaluated."""
         return self.n_edges * self.n_features / max(self.edges_evaluated, 1)
+
+    @property
+    def imbalance(self) -> float:
+        """Seconds of the slowest process by the mean of all: 1 where they share evenly."""
+        seconds = [rank.seconds for rank in self.by_rank]
+        return max(seconds) * len(seconds) / sum(seconds) if sum(seconds) > 0 else 1.0
 
 
 def categories_text(categories: Iterable[int]) -> bytes:

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from spdnn.launcher import RANK_VARIABLES, SIZE_VARIABLES
+
 # A first example may compile kernels, so no example has a deadline; the same examples come
 # on every machine, so that a failure is one for everybody.
 settings.register_profile(
@@ -34,4 +36,5 @@ def shared_data() -> Path:
 def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Each test starts in a folder of its own, without settings of the caller's shell."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    for variable in ("OMP_NUM_THREADS", *SIZE_VARIABLES, *RANK_VARIABLES):
+        monkeypatch.delenv(variable, raising=False)

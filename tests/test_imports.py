@@ -39,7 +39,8 @@ KEEPS_OUT = {
 """What stands lower, but is another branch: engines know no files."""
 
 TOOLS = {
-    f"spdnn.{name}" for name in ("challenge", "errors", "jit", "memory", "provenance", "threads")
+    f"spdnn.{name}"
+    for name in ("challenge", "errors", "jit", "launcher", "memory", "provenance", "threads")
 }
 """Small modules that everything may use; they import each other at most."""
 

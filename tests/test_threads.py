@@ -5,7 +5,7 @@ import os
 import pytest
 
 from spdnn import DeviceError
-from spdnn.threads import checked_threads, default_threads
+from spdnn.threads import checked_threads, default_threads, fair_share
 
 
 @pytest.fixture
@@ -54,3 +54,20 @@ def test_the_real_affinity_mask_is_obeyed() -> None:
         assert default_threads() == 1
     finally:
         os.sched_setaffinity(0, before)
+
+
+@pytest.mark.parametrize(
+    ("masks", "shares"),
+    [
+        ([{0, 1, 2, 3}], [4]),
+        ([{0, 1, 2, 3}] * 2, [2, 2]),  # not bound: they share
+        ([{0, 1}, {2, 3}], [2, 2]),  # bound: each has its own
+        ([{0, 1, 2, 3}] * 3, [1, 1, 1]),
+        ([{0, 1}] * 5, [1] * 5),  # more than processors
+        ([{0, 1, 2}, {2}], [2, 1]),
+    ],
+)
+def test_processes_of_a_machine_share_its_processors(
+    masks: list[set[int]], shares: list[int]
+) -> None:
+    assert [fair_share(masks, number) for number in range(len(masks))] == shares

@@ -13,7 +13,8 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from spdnn.cli import data, info, run
-from spdnn.errors import SpdnnError
+from spdnn.errors import ElsewhereError, SpdnnError, user_text
+from spdnn.launcher import launched_rank
 
 COMMANDS = (run, info, data)
 """Modules with `add_parser`; each sets `command`, a function of the parsed arguments."""
@@ -29,6 +30,10 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(*given, **named)
         # Older argparse takes -3e-1 for an option that does not exist.
         self._negative_number_matcher = _NEGATIVE_NUMBER
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        # What is wrong with the command is wrong on every rank: the first says it.
+        super().exit(status, message if launched_rank() == 0 else None)
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
@@ -59,17 +64,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         status: int = parsed.command(parsed)
         sys.stdout.flush()
-    except SpdnnError as error:
-        print(f"spdnn: error: {error}", file=sys.stderr)
-        return 2
-    except MemoryError:
-        text = "out of memory: take fewer --features, --layers or --threads"
-        print(f"spdnn: error: {text}", file=sys.stderr)
+    except ElsewhereError:
         return 2
     except BrokenPipeError:
         return _give_up_output(2)
-    except OSError as error:  # what no other place has put into words
-        print(f"spdnn: error: {error}", file=sys.stderr)
+    except (SpdnnError, MemoryError, OSError) as error:
+        print(f"spdnn: error: {user_text(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("spdnn: interrupted", file=sys.stderr)

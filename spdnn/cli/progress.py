@@ -6,12 +6,12 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def progress_bar(what: str) -> Iterator[Callable[[float], None] | None]:
+def progress_bar(what: str, *, is_shown: bool = True) -> Iterator[Callable[[float], None] | None]:
     """Show a bar on stderr while the block runs; gives a function of the fraction done.
 
-    Gives None where stderr is not a terminal.
+    Gives None where stderr is not a terminal, or the bar is not to be shown.
     """
-    if not sys.stderr.isatty():
+    if not (is_shown and sys.stderr.isatty()):
         yield None
         return
     from rich.console import Console

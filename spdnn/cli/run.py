@@ -21,9 +21,10 @@ from spdnn.cli.arguments import (
     writable,
 )
 from spdnn.cli.progress import progress_bar
+from spdnn.distributed import PARTITIONS, Team, join
 from spdnn.engines import ENGINES, MODES, NOT_YET, choose_mode, make_engine
 from spdnn.errors import DataError
-from spdnn.inference import infer, with_reading
+from spdnn.inference import with_reading
 from spdnn.io.files import whole_file
 from spdnn.result import Result, categories_sha256, categories_text
 from spdnn.sources import (
@@ -72,38 +73,75 @@ def add_parser(commands: Any) -> None:
         "--save-categories", type=Path, metavar="FILE", help="write the categories, one a line"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all facts as JSON")
+    _add_ranks(parser)
     parser.set_defaults(command=run)
+
+
+def _add_ranks(parser: argparse.ArgumentParser) -> None:
+    """Add what matters under a parallel launcher only."""
+    group = parser.add_argument_group(
+        "many processes (mpirun -n N spdnn run ...)", "What is said of threads is for each rank."
+    )
+    group.add_argument(
+        "--partition",
+        default=PARTITIONS[0],
+        choices=PARTITIONS,
+        help="a rank takes features that lie together, or every N-th",
+    )
+    group.add_argument("--mpi", action="store_true", help="load MPI though no launcher is seen")
+    group.add_argument(
+        "--allow-singleton",
+        action="store_true",
+        help="run alone though the launcher has started several processes",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Do it; returns 1 if the categories are not the true ones."""
     started = time.perf_counter()
-    _refuse_early(arguments)
-    facts = provenance.gather()
-    network, features = _open(arguments)
-    check = _make_check(arguments, network, features)
+    facts = provenance.gather()  # starts a process, which may not be done once MPI is there
+    with join(asks_mpi=arguments.mpi, allows_singleton=arguments.allow_singleton) as team:
+        status = _run(arguments, team, facts, started)
+        return team.tell(status)
+
+
+def _run(
+    arguments: argparse.Namespace, team: Team, facts: dict[str, Any], started: float
+) -> int | None:
+    """Do it as one of a team; the exit status is known to rank 0."""
+    team.on_first(lambda: _refuse_early(arguments))
+    network, features = team.on_leaders(lambda: _open(arguments)) or (None, None)
+    check = team.on_first(lambda: _make_check(arguments, network, features))
     read = time.perf_counter() - started
-    with progress_bar("inference") as progress:
-        result = infer(
-            network.network,
-            features.features,
+    with progress_bar("inference", is_shown=team.is_first) as progress:
+        result = team.infer(
+            network.network if network else None,
+            features.features if features else None,
+            partition=arguments.partition,
             engine=arguments.engine,
             mode=arguments.mode,
             threads=arguments.threads,
             progress=progress,
         )
-    if arguments.save_categories is not None:
-        with whole_file(arguments.save_categories) as file:
-            file.write(categories_text(result.categories))
-    result = with_reading(result, read, time.perf_counter() - started)
-    verdict = check(result)
-    if arguments.json is not None:
-        record = as_record(arguments.neurons, network, features, result, verdict)
-        with whole_file(arguments.json) as file:
-            file.write((json.dumps(record | {"provenance": facts}, indent=1) + "\n").encode())
-    print(as_text(network, features, result))
-    print(verdict.text)
-    return 1 if verdict.outcome == "failed" else 0
+
+    def report() -> int:
+        assert network is not None
+        assert features is not None
+        assert check is not None
+        if arguments.save_categories is not None:
+            with whole_file(arguments.save_categories) as file:
+                file.write(categories_text(result.categories))
+        whole = with_reading(result, read, time.perf_counter() - started)
+        verdict = check(whole)
+        if arguments.json is not None:
+            record = as_record(arguments.neurons, network, features, whole, verdict)
+            with whole_file(arguments.json) as file:
+                file.write((json.dumps(record | {"provenance": facts}, indent=1) + "\n").encode())
+        print(as_text(network, features, whole))
+        print(verdict.text)
+        return 1 if verdict.outcome == "failed" else 0
+
+    return team.on_first(report)
 
 
 def _refuse_early(arguments: argparse.Namespace) -> None:
@@ -137,9 +175,13 @@ def _open(arguments: argparse.Namespace) -> tuple[SourcedNetwork, SourcedFeature
 
 
 def _make_check(
-    arguments: argparse.Namespace, network: SourcedNetwork, features: SourcedFeatures
+    arguments: argparse.Namespace,
+    network: SourcedNetwork | None,
+    features: SourcedFeatures | None,
 ) -> Callable[[Result], Check]:
     """Choose what to judge the run by, before it starts: a list is read first of all."""
+    assert network is not None
+    assert features is not None
     neurons, layers = network.network.n_inputs, network.network.n_layers
     is_official = network.is_official and features.is_official
     source: str | None = arguments.truth
@@ -162,6 +204,10 @@ def as_record(
     check: Check,
 ) -> dict[str, Any]:
     """All facts of a run but its provenance, ready for JSON."""
+    ranks = {
+        "imbalance": result.imbalance,
+        "ranks_log": [rank._asdict() for rank in result.by_rank],
+    }
     return {
         "schema": 1,
         "neurons": neurons,
@@ -189,7 +235,23 @@ def as_record(
             "truth": check.source,
             "official": network.is_official and features.is_official,
         },
+        **(ranks if result.by_rank else {}),
     }
+
+
+def _rank_rows(result: Result) -> list[tuple[str, str]]:
+    """What the ranks did, where there are several."""
+    ranks = result.by_rank
+    if not ranks:
+        return []
+    n_hosts = len({rank.host for rank in ranks})
+    slowest = max(rank.seconds for rank in ranks)
+    shares = [rank.live for rank in ranks]
+    return [
+        ("ranks", f"{len(ranks)} on {n_hosts} node{'s' if n_hosts > 1 else ''}"),
+        ("", f"slowest {slowest:.3f} s, {result.imbalance:.2f} x the mean"),
+        ("", f"live features a rank: {min(shares):,} to {max(shares):,}"),
+    ]
 
 
 def as_text(network: SourcedNetwork, features: SourcedFeatures, result: Result) -> str:
@@ -203,6 +265,7 @@ def as_text(network: SourcedNetwork, features: SourcedFeatures, result: Result) 
         ("inputs", f"{inputs.n_features:,} features, {inputs.n_nonzeros:,} non-zeros"),
         ("", f"{features.source} ({notes[features.is_official].format('inputs')})"),
         ("engine", f"{result.engine}, mode {result.mode}, {result.threads} thread{plural}"),
+        *_rank_rows(result),
         ("read", f"{seconds.read:10.3f} s"),
         ("compile", f"{seconds.compile:10.3f} s"),
         ("plan", f"{seconds.plan:10.3f} s"),

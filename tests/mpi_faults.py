@@ -1,0 +1,67 @@
+"""``spdnn`` with an engine that fails on purpose: python -m tests.mpi_faults FAULT run ...
+
+FAULT is one of `FAULTS`. Ranks that do not fail write a file "rank-R" and then stay at
+work for a minute.
+"""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from spdnn.cli.main import main
+from spdnn.engines import ENGINES
+from spdnn.engines.base import Output
+from spdnn.engines.cpu import CpuEngine
+from spdnn.errors import DeviceError
+from spdnn.launcher import launched_rank
+from spdnn.network import Network
+
+FAILING_RANK = 2
+WORK_SECONDS = 60
+
+
+def nothing() -> None:
+    pass
+
+
+def our_fault() -> None:
+    raise RuntimeError("a fault of ours")
+
+
+def users_fault() -> None:
+    raise DeviceError("no such device")
+
+
+def end_without_a_word() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+FAULTS = {
+    "none": nothing,
+    "ours": our_fault,
+    "users": users_fault,
+    "everywhere": users_fault,
+    "everywhere-ours": our_fault,
+    "killed": end_without_a_word,
+}
+
+
+class FaultyEngine(CpuEngine):
+    def compile(self, network: Network) -> None:
+        CpuEngine(self.threads).compile(network)  # which runs something, without a fault
+
+    def run(self, *given: Any, **named: Any) -> Output:
+        fault = sys.argv[1]
+        if fault.startswith("everywhere") or launched_rank() == FAILING_RANK:
+            FAULTS[fault]()
+        Path(f"rank-{launched_rank()}").touch()
+        time.sleep(WORK_SECONDS)
+        return super().run(*given, **named)
+
+
+if __name__ == "__main__":
+    ENGINES["cpu"] = "tests.mpi_faults:FaultyEngine"
+    sys.exit(main(sys.argv[2:]))

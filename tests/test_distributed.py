@@ -1,0 +1,343 @@
+"""Many ranks, one answer: real runs under mpirun, and what a rank does when something is wrong."""
+
+import importlib.util
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from spdnn import Features, infer
+from spdnn.cli.main import main
+from spdnn.distributed import PARTITIONS, Partition, Team, join, part_of
+from spdnn.errors import DeviceError, ElsewhereError
+from spdnn.io import store
+from spdnn.result import categories_text
+from tests.makers import dyadic_features, layer_files, small_network, triples_text, write_folder
+from tests.mpi_faults import FAILING_RANK
+
+ROOT = Path(__file__).resolve().parent.parent
+NETWORK = small_network(64, 3)
+FEATURES = dyadic_features(3, 40, 64, "binary")
+BASE = [
+    "run", "--neurons", "64", "--layers", "3", "--bias", "-0.5", "--weights", "weights",
+    "--inputs", "inputs.tsv",
+]  # fmt: skip
+
+STOPS_WITHIN = 10.0
+"""Seconds in which a job has to end once a rank has failed."""
+
+STARTS_WITHIN = 120.0
+"""Seconds in which all ranks are at work, compiling included."""
+
+
+def find_mpirun() -> str:
+    """An mpirun beside Python, or else on the path; skips the test where there is none."""
+    if importlib.util.find_spec("mpi4py") is None:
+        pytest.skip("mpi4py is not installed: pip install 'spdnn[mpi-local]'")
+    beside = Path(sys.executable).parent / "mpirun"
+    found = str(beside) if beside.exists() else shutil.which("mpirun")
+    if found is None:
+        pytest.skip("no mpirun: pip install 'spdnn[mpi-local]', or load the cluster's MPI")
+    return found
+
+
+def command(ranks: int, *arguments: str) -> list[str]:
+    """The command line of a run of several ranks."""
+    return [find_mpirun(), "-n", str(ranks), sys.executable, "-m", *arguments]
+
+
+def environment(**changes: str) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), **changes}
+
+
+def run_ranks(ranks: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run ``spdnn`` with several ranks."""
+    return subprocess.run(
+        command(ranks, "spdnn", *arguments),
+        capture_output=True,
+        text=True,
+        timeout=STARTS_WITHIN,
+        env=environment(),
+    )
+
+
+@pytest.fixture
+def files() -> None:
+    """Weights and inputs in the working folder."""
+    write_folder(Path("weights"), layer_files(NETWORK))
+    Path("inputs.tsv").write_bytes(triples_text(FEATURES.to_csr()))
+
+
+def expected(features: Features = FEATURES) -> bytes:
+    return categories_text(infer(NETWORK, features, engine="scipy").categories)
+
+
+@pytest.fixture(scope="session")
+def official(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Arguments of an official run whose inputs are made once."""
+    inputs = tmp_path_factory.mktemp("official") / "inputs.spdnn"
+    images = str(shared_data / "train-images-idx3-ubyte.gz")
+    assert main(["data", "convert", "--neurons", "1024", "--inputs", images, str(inputs)]) == 0
+    return [
+        "run", "--neurons", "1024", "--layers", "120", "--data", str(shared_data),
+        "--weights", "recipe", "--inputs", str(inputs),
+    ]  # fmt: skip
+
+
+# Partitions
+
+
+@pytest.mark.parametrize("partition", PARTITIONS)
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+@pytest.mark.parametrize("n_features", [0, 1, 5, 14])
+def test_every_feature_has_one_rank(n_features: int, size: int, partition: Partition) -> None:
+    parts = [part_of(n_features, rank, size, partition) for rank in range(size)]
+    assert sorted(feature for part in parts for feature in part) == list(range(n_features))
+    sizes = [len(part) for part in parts]
+    assert max(sizes) - min(sizes) <= 1
+
+
+# One process
+
+
+def test_a_process_by_itself_does_not_load_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    assert type(join()) is Team
+    monkeypatch.setenv("PMI_SIZE", "1")
+    assert type(join()) is Team
+
+
+@pytest.mark.parametrize(
+    ("variables", "n"),
+    [
+        ({"OMPI_COMM_WORLD_SIZE": "4"}, 4),
+        ({"PMI_SIZE": "3", "PMI_RANK": "0"}, 3),
+        ({"PMIX_RANK": "0", "SLURM_STEP_NUM_TASKS": "5", "SLURM_PROCID": "0"}, 5),
+        ({"JSM_NAMESPACE_SIZE": "2"}, 2),
+    ],
+)
+def test_ranks_that_are_alone_in_their_mpi_stop(
+    variables: dict[str, str], n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    world = SimpleNamespace(size=1)
+    fake = SimpleNamespace(COMM_WORLD=world, Get_library_version=lambda: "Other MPI 1.0\n")
+    monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace(MPI=fake))
+    with pytest.raises(DeviceError, match=f"has started {n} processes.*Other MPI 1.0.*singleton"):
+        join()
+    assert type(join(allows_singleton=True)) is Team
+
+
+def test_the_last_of_such_ranks_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PMIX_RANK", "3")  # without any size
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    with pytest.raises(ElsewhereError):
+        join()
+
+
+def test_a_batch_script_is_no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_NTASKS", "4")
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    assert type(join()) is Team
+
+
+def test_no_mpi4py_is_one_line(
+    files: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    assert main([*BASE, "--mpi"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.count("\n") == 1
+    assert "pip install 'spdnn[mpi]'" in printed.err
+
+
+@pytest.mark.usefixtures("files")
+def test_singletons_of_a_real_mpi_stop() -> None:
+    find_mpirun()
+    done = subprocess.run(
+        [sys.executable, "-m", "spdnn", *BASE],
+        capture_output=True,
+        text=True,
+        env=environment(OMPI_COMM_WORLD_SIZE="4", OMPI_COMM_WORLD_RANK="0"),
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("spdnn: error: the launcher has started 4 processes")
+    assert done.stderr.count("\n") == 1
+
+
+# Several ranks
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(
+    ("partition", "engine"),
+    [("contiguous", "cpu"), ("interleaved", "cpu"), ("contiguous", "scipy")],
+)
+def test_ranks_find_what_the_reference_finds(partition: str, engine: str) -> None:
+    extra = ["--partition", partition, "--engine", engine, "--mode", "edges"]
+    done = run_ranks(3, *BASE, *extra, "--save-categories", "found.tsv", "--json", "run.json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("inference") == 2  # its time, and the explanation of the rate
+    assert Path("found.tsv").read_bytes() == expected()
+    record = json.loads(Path("run.json").read_text())
+    alone = infer(NETWORK, FEATURES, engine=engine, mode="edges")
+    assert record["layers_log"] == [layer._asdict() for layer in alone.layers]
+    assert record["ranks"] == len(record["ranks_log"]) == 3
+    assert [rank["features"] for rank in record["ranks_log"]] == (
+        [13, 13, 14] if partition == "contiguous" else [14, 13, 13]
+    )
+    assert sum(rank["live"] for rank in record["ranks_log"]) == alone.live.size
+    assert record["imbalance"] >= 1
+    assert record["seconds"]["inference"] >= max(r["seconds"] for r in record["ranks_log"])
+
+
+@pytest.mark.usefixtures("files")
+def test_ranks_may_be_more_than_features() -> None:
+    done = run_ranks(4, *BASE, "--features", "2", "--save-categories", "found.tsv")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert Path("found.tsv").read_bytes() == expected(FEATURES.part(0, 2))
+
+
+@pytest.mark.usefixtures("files")
+def test_all_features_of_a_rank_may_die() -> None:
+    matrix = FEATURES.to_csr().toarray()
+    matrix[:20] = 0
+    features = Features.from_matrix(matrix)
+    store.write_features(Path("inputs.spdnn"), features)
+    arguments = [*BASE[:-1], "inputs.spdnn", "--save-categories", "found.tsv"]
+    done = run_ranks(2, *arguments, "--json", "run.json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert Path("found.tsv").read_bytes() == expected(features)
+    first, second = json.loads(Path("run.json").read_text())["ranks_log"]
+    assert first["live"] == 0
+    assert second["live"] > 0
+
+
+@pytest.mark.usefixtures("files")
+def test_ranks_share_the_processors_unless_told() -> None:
+    n_processors = len(os.sched_getaffinity(0))
+    run_ranks(2, *BASE, "--json", "run.json")
+    shares = [r["threads"] for r in json.loads(Path("run.json").read_text())["ranks_log"]]
+    assert shares == [max(1, n_processors // 2)] * 2
+    run_ranks(2, *BASE, "--threads", "3", "--json", "told.json")
+    assert json.loads(Path("told.json").read_text())["threads"] == 6
+
+
+OFFICIAL_RUNS = [
+    (2, "interleaved", "edges"),
+    (3, "contiguous", "merge"),
+    (4, "interleaved", "merge"),
+    (4, "contiguous", "edges"),
+]
+
+
+ALL_RUNS = [
+    pytest.param(*run, marks=() if run in OFFICIAL_RUNS else pytest.mark.slow)
+    for run in itertools.product((1, 2, 3, 4), PARTITIONS, ("edges", "merge"))
+]
+
+
+@pytest.mark.parametrize(("ranks", "partition", "mode"), ALL_RUNS)
+def test_the_official_categories_do_not_depend_on_the_ranks(
+    ranks: int, partition: str, mode: str, official: list[str]
+) -> None:
+    done = run_ranks(ranks, *official, "--partition", partition, "--mode", mode)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1].startswith("CHALLENGE PASSED: 1,812 categories")
+
+
+# Faults
+
+
+@pytest.mark.usefixtures("files")
+def test_what_the_user_did_wrong_is_said_once() -> None:
+    Path("inputs.tsv").write_text("1\t2\n")
+    done = run_ranks(3, *BASE)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("spdnn: error: inputs.tsv, line 1")
+
+
+def test_a_wrong_command_is_said_once() -> None:
+    done = run_ranks(3, "run", "--neurons", "none")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.usefixtures("files")
+def test_wrong_categories_are_status_1() -> None:
+    Path("truth.tsv").write_text("1\n")
+    done = run_ranks(2, *BASE, "--truth", "truth.tsv")
+    assert done.returncode == 1
+    assert done.stdout.count("CHALLENGE FAILED") == 1
+
+
+def start_faulty(fault: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command(4, "tests.mpi_faults", fault, *BASE),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
+
+
+def wait_for(ranks: list[int]) -> None:
+    """Wait until these ranks are at work."""
+    deadline = time.monotonic() + STARTS_WITHIN
+    while not all(Path(f"rank-{rank}").exists() for rank in ranks):
+        assert time.monotonic() < deadline, "the ranks did not start"
+        time.sleep(0.05)
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("ours", f"spdnn: error: rank {FAILING_RANK}: Traceback"),
+        pytest.param(
+            "users",
+            f"spdnn: error: rank {FAILING_RANK}: no such device",
+            marks=pytest.mark.slow,
+        ),
+        ("killed", ""),
+    ],
+)
+def test_a_rank_that_fails_in_the_middle_stops_all(fault: str, message: str) -> None:
+    with start_faulty(fault) as job:
+        wait_for([rank for rank in range(4) if rank != FAILING_RANK])
+        printed = job.communicate(timeout=STOPS_WITHIN)[1]
+    assert job.returncode != 0
+    assert printed.count("spdnn: error") == bool(message)
+    assert message in printed
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(
+    "fault", ["everywhere", pytest.param("everywhere-ours", marks=pytest.mark.slow)]
+)
+def test_an_error_of_all_ranks_is_said_once(fault: str) -> None:
+    with start_faulty(fault) as job:
+        printed = job.communicate(timeout=STARTS_WITHIN)[1]
+    assert job.returncode != 0
+    assert printed.count("spdnn: error") == 1
+
+
+def test_a_rank_without_features_has_nothing_of_the_others() -> None:
+    empty = FEATURES.every(50, 40, 4)
+    assert (empty.n_features, empty.indices.size) == (0, 0)
+    some = FEATURES.every(1, 40, 3)
+    assert some.indices.size == some.n_nonzeros
+    assert np.array_equal(some.to_csr().toarray(), FEATURES.to_csr().toarray()[1:40:3])
