@@ -14,7 +14,7 @@ from spdnn.network import Layer, Network
 from spdnn.plan.cpu import plan_edges
 from spdnn.threads import default_threads
 
-NEURONS, DEGREE, LAYERS, REPEATS = 1024, 32, 8, 12
+NEURONS, DEGREE, LAYERS, REPEATS = 1024, 32, 8, 60
 GEMM_SIDE = 4096
 
 
