@@ -244,15 +244,21 @@ class _Run:
             return len(self.stages), False  # nothing to gather, nothing to merge
         for following in range(number + 1, len(self.stages)):
             first = self.stages[following].first
-            looks = self.duplicates is not None and first in LOOK_ENDS
-            if first < STAGE_ENDS[0]:
-                # An early look moves nearly all features: only where that is next to nothing.
-                n_bytes = 4 * n_features * self.plan.layer_neurons[first - 1]
-                looks = looks and n_bytes <= EARLY_LOOK_BYTES
-            looks = looks and self.duplicates is not None and self.duplicates.wants_look()
+            looks = self._looks_after(first, n_features)
             if looks or first in STAGE_ENDS:
                 return following, looks
         return len(self.stages), False
+
+    def _looks_after(self, end: int, n_features: int) -> bool:
+        """Whether to look for equal features after layers up to `end`, if so many come there."""
+        if self.duplicates is None or end not in LOOK_ENDS:
+            return False
+        if end < STAGE_ENDS[0]:
+            # An early look moves nearly all features: only where that is next to nothing.
+            n_bytes = 4 * n_features * self.plan.layer_neurons[end - 1]
+            if n_bytes > EARLY_LOOK_BYTES:
+                return False
+        return self.duplicates.wants_look()
 
     def _run_tile(
         self,
