@@ -250,8 +250,7 @@ def find_inputs(folder: Path, neurons: int) -> str:
     base = challenge.inputs_file(neurons)
     candidates = [folder / Path(base).with_suffix(store.SUFFIX)]
     candidates += [folder / f"{base}{packed}" for packed in _PACKED]
-    candidates += [folder / f"{IMAGES_FILE}{packed}" for packed in _PACKED]
-    return _first_there(candidates) or DIGITS
+    return _first_there(candidates) or str(find_images(folder) or DIGITS)
 
 
 def find_truth(folder: Path, neurons: int, layers: int) -> str | None:
