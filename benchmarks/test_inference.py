@@ -51,9 +51,9 @@ def compare(rival_class, neurons, layers, count, goal, inputs, pair, report):
     engine.compile(network)
     plan = engine.plan(network, "edges")
     part = inputs(neurons, count)
-    converted = rival.convert(part)
+    loaded, converted = engine.load(part), rival.convert(part)
     found = {}
-    ours = lambda: found.update(ours=engine.run(plan, part).live)  # noqa: E731
+    ours = lambda: found.update(ours=engine.run(plan, loaded).live)  # noqa: E731
     theirs = lambda: found.update(theirs=rival.run(converted))  # noqa: E731
     ours()
     pair.time(ours, theirs)
@@ -76,8 +76,8 @@ def test_two_threads_against_one(inputs, pair, report):
     engines = [CpuEngine(threads) for threads in (2, 1)]
     engines[0].compile(network)
     plan = engines[0].plan(network, "edges")
-    part = inputs(1024, 60000)
-    two, one = ((lambda engine=engine: engine.run(plan, part)) for engine in engines)
+    loaded = engines[0].load(inputs(1024, 60000))
+    two, one = ((lambda engine=engine: engine.run(plan, loaded)) for engine in engines)
     two()
     pair.time(two, one)
     report("1024 x 120: two threads, times one", f"{pair.speedup:.2f}", "1.85")
@@ -90,11 +90,11 @@ def test_cost_of_a_live_feature_and_edge_by_size(inputs, pair, report):
         engine = CpuEngine()
         engine.compile(network)
         plan = engine.plan(network, "edges")
-        part = inputs(neurons, count)
+        loaded = engine.load(inputs(neurons, count))
         times = []
         for _ in range(3):
             start = perf_counter()
-            output = engine.run(plan, part)
+            output = engine.run(plan, loaded)
             times.append(perf_counter() - start)
         seconds[neurons] = sorted(times)[1] / output.edges_evaluated.sum()
         ratio = seconds[neurons] / seconds[1024]

@@ -35,7 +35,7 @@ def test_multiply_adds_a_second(threads, outputs_sharing, goal, pair, report):
     rng = np.random.default_rng(0)
     network = Network([random_layer(rng, outputs_sharing) for _ in range(LAYERS)])
     plan = plan_edges(network, measured_costs())
-    width = cpu.tile_width(plan.max_width)
+    width = cpu.tile_width(plan)
     tiles = []
     for _ in range(threads):
         tile, spare = (cpu.aligned_empty(NEURONS * width + 16) for _ in range(2))

@@ -286,12 +286,14 @@ class _Ranks(Team):
         self._agreed((lambda: runner.compile(shape)) if self._node.rank else None)
         compiled = time.perf_counter()
         plan = self._shared(lambda: runner.plan(network or shape, mode))
-        self._world.Barrier()
         planned = time.perf_counter()
+        loaded = self._agreed(lambda: runner.load(own))
+        self._world.Barrier()
+        ready = time.perf_counter()
 
         def run() -> tuple[Output, float]:
-            output = runner.run(plan, own, progress=progress)
-            return output, time.perf_counter() - planned
+            output = runner.run(plan, loaded, progress=progress)
+            return output, time.perf_counter() - ready
 
         ran = self._agreed(run)
         assert ran is not None
@@ -317,7 +319,8 @@ class _Ranks(Team):
             seconds=Seconds(
                 compile=compiled - shared,
                 plan=planned - compiled,
-                inference=done - planned,
+                load=ready - planned,
+                inference=done - ready,
                 total=done - started,
             ),
             engine=runner.name,

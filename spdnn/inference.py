@@ -44,7 +44,8 @@ def infer(
     Returns
     -------
     Result
-        Its times are those of compiling (or loading compiled kernels), planning and inference.
+        Its times are those of compiling (or loading compiled kernels), planning, bringing the
+        features into the engine's form, and inference.
 
     Raises
     ------
@@ -69,7 +70,9 @@ def infer(
     compiled = time.perf_counter()
     plan = runner.plan(network, mode)
     planned = time.perf_counter()
-    output = runner.run(plan, features, activations=activations, progress=progress)
+    loaded = runner.load(features)
+    ready = time.perf_counter()
+    output = runner.run(plan, loaded, activations=activations, progress=progress)
     done = time.perf_counter()
     return Result(
         live=output.live,
@@ -78,7 +81,8 @@ def infer(
         seconds=Seconds(
             compile=compiled - started,
             plan=planned - compiled,
-            inference=done - planned,
+            load=ready - planned,
+            inference=done - ready,
             total=done - started,
         ),
         engine=runner.name,

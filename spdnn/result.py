@@ -59,6 +59,7 @@ class Seconds:
     read: float = 0.0
     compile: float = 0.0
     plan: float = 0.0
+    load: float = 0.0
     inference: float = 0.0
     total: float = 0.0
 

@@ -10,8 +10,15 @@ import pytest
 
 from spdnn.engines.calibrate import measured_costs
 from spdnn.engines.kernels.equal import find_equal
-from spdnn.engines.kernels.tile import keep_lanes, load_features, row_length
-from spdnn.engines.kernels.vectors import LANES, SHAPES, VECTOR_SHAPE
+from spdnn.engines.kernels.inputs import (
+    DIGITS,
+    MOST_COUNTED,
+    load_features,
+    load_masks,
+    pack_features,
+)
+from spdnn.engines.kernels.tile import keep_lanes
+from spdnn.engines.kernels.vectors import LANES, MASKS, SHAPES, VECTOR_SHAPE
 from spdnn.engines.strips import aligned_empty
 from spdnn.plan.blocks import MAX_ROWS, BlockCosts, cut_layer
 from tests.makers import dyadic_weights
@@ -107,31 +114,33 @@ def test_inputs_are_added_where_the_plan_says() -> None:
     indices = np.array([0, 1, 3, 1, 2], dtype=np.uint16)
     position = np.array([1, 1, 2, 0], dtype=np.uint16)
     tile = aligned_empty(3 * LANES)
-    ones = np.empty(0, np.float32)
-    for rows in (np.empty(LANES * row_length(2), np.uint16), np.empty(0, np.uint16)):
-        load_features(indptr, indices, ones, position, 2, tile, LANES, rows)
-        loaded = tile[: 2 * LANES].reshape(2, LANES)
-        np.testing.assert_array_equal(loaded[:, :4], [[1, 0, 0, 0], [2, 0, 1, 0]])
-        assert not loaded[:, 4:].any()
+    tile[:] = 7
+    load_features(indptr, indices, np.empty(0, np.float32), position, 2, tile, LANES)
+    loaded = tile[: 2 * LANES].reshape(2, LANES)
+    np.testing.assert_array_equal(loaded[:, :4], [[1, 0, 0, 0], [2, 0, 1, 0]])
+    assert not loaded[:, 4:].any()
 
 
-def test_many_inputs_are_counted_in_rows_and_turned() -> None:
-    rng = np.random.default_rng(2)
-    n_features, n_neurons, n_loaded, stride = 37, 200, 35, 48
-    dense = rng.random((n_features, n_neurons)) < 0.6
-    position = rng.integers(n_loaded, size=n_neurons).astype(np.uint16)
+@pytest.mark.parametrize(
+    ("n_loaded", "n_repeats"),
+    [(35, 0), (32, 1), (77, 1), (64, 3), (50, MOST_COUNTED + 1), (40, 31)],
+)
+def test_masks_are_added_where_the_plan_says(n_loaded: int, n_repeats: int) -> None:
+    rng = np.random.default_rng(n_loaded)
+    n_features, stride = 37, 48
+    n_inputs = n_loaded * n_repeats or 200
+    dense = rng.random((n_features, n_inputs)) < 0.6
+    position = np.arange(n_inputs) % n_loaded
+    if n_repeats == 0:
+        position = rng.integers(n_loaded + 1, size=n_inputs)  # n_loaded: needed nowhere
     indptr = np.concatenate([[0], np.cumsum(dense.sum(axis=1))])
+    masks = np.empty((stride // LANES, n_inputs), np.uint16)
+    pack_features(indptr, np.nonzero(dense)[1].astype(np.uint16), 0, len(masks), masks)
     tile = aligned_empty((n_loaded + 1) * stride)
-    load_features(
-        indptr,
-        np.nonzero(dense)[1].astype(np.uint16),
-        np.empty(0, np.float32),
-        position,
-        n_loaded,
-        tile,
-        stride,
-        np.empty(LANES * row_length(n_loaded), np.uint16),
-    )
-    expected = np.zeros((n_loaded, stride))
+    tile[:] = 7
+    planes = np.empty(DIGITS * MASKS, np.uint16)
+    load_masks(masks, position.astype(np.uint16), n_loaded, n_repeats, tile, stride, planes)
+    expected = np.zeros((n_loaded + 1, stride))
     np.add.at(expected[:, :n_features], position, dense.T)
-    np.testing.assert_array_equal(tile[: n_loaded * stride].reshape(n_loaded, stride), expected)
+    found = tile[: n_loaded * stride].reshape(n_loaded, stride)
+    np.testing.assert_array_equal(found, expected[:-1])

@@ -269,6 +269,7 @@ def as_text(network: SourcedNetwork, features: SourcedFeatures, result: Result) 
         ("read", f"{seconds.read:10.3f} s"),
         ("compile", f"{seconds.compile:10.3f} s"),
         ("plan", f"{seconds.plan:10.3f} s"),
+        ("load", f"{seconds.load:10.3f} s"),
         ("inference", f"{seconds.inference:10.3f} s"),
         ("total", f"{seconds.total:10.3f} s"),
         (

@@ -58,15 +58,26 @@ class Engine(Protocol):
             If there can be no such plan, or it does not fit into memory.
         """
 
+    def load(self, features: Features) -> Any:
+        """Bring features into the form, and to the place, that this engine runs from.
+
+        That is part of what an engine is fed with, like reading, and timed apart.
+
+        Raises
+        ------
+        DeviceError
+            If they do not fit into memory.
+        """
+
     def run(
         self,
         plan: Any,
-        features: Features,
+        features: Any,
         *,
         activations: bool = False,
         progress: Progress | None = None,
     ) -> Output:
-        """Run `features`, whose neurons are the network's inputs, through a plan of this engine.
+        """Run features through a plan; both are this engine's own, from `load` and `plan`.
 
         Raises
         ------

@@ -28,9 +28,11 @@ import scipy.sparse as sp
 from spdnn.engines.base import Output, Progress
 from spdnn.engines.calibrate import measured_costs
 from spdnn.engines.duplicates import Duplicates
+from spdnn.engines.kernels import inputs
 from spdnn.engines.kernels import tile as kernels
 from spdnn.engines.kernels.step import FULL_LANES
-from spdnn.engines.kernels.vectors import LANES
+from spdnn.engines.kernels.vectors import LANES, MASKS
+from spdnn.engines.packed import PackedFeatures, is_worth_packing, pack
 from spdnn.engines.strips import Piece, Strip, aligned_empty, cut_pieces, lanes_for
 from spdnn.errors import PlanError
 from spdnn.features import Features
@@ -45,8 +47,8 @@ POOL_BYTES = 256 << 20
 L2_SHARE = 0.25
 """Of a core's L2 cache for a tile: there are two, and weights pass through beside them."""
 
-WANTED_TILE = 96
-"""Features of a tile for which it may outgrow its share: weights want to be used again, too."""
+WEIGHT_USES = 3.0
+"""Bytes of a tile for each byte of weights that passes, for which it may outgrow its share."""
 
 LARGEST_L2_SHARE = 3.0
 """Up to so much of the L2 cache; beyond, the weights are the smaller evil."""
@@ -65,6 +67,9 @@ LOOK_ENDS = (1, 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 64, 96, 128, 192, 256, 512
 
 EARLY_LOOK_BYTES = 16 << 20
 """Activations for which a look before the first stage's usual end is cheap."""
+
+Loaded = Features | PackedFeatures
+"""Features as this engine takes them."""
 
 _PLANS = {"edges": plan_edges, "merge": plan_merge}
 _NO_VALUES = np.empty(0, dtype=np.float32)
@@ -99,8 +104,12 @@ class CpuEngine:
         layers = [Layer(sp.eye_array(*shape), bias=-0.01) for shape in pairwise(widths)]
         features = Features(network.n_inputs, np.arange(3), np.zeros(2, np.int32))
         measured_costs()
+        with ThreadPoolExecutor(1) as pool:
+            forms: list[Loaded] = [features, pack(features, pool)]
         for mode in self.modes:
-            self.run(self.plan(Network(layers), mode), features)
+            plan = self.plan(Network(layers), mode)
+            for form in forms:
+                self.run(plan, form)
 
     def plan(self, network: Network, mode: str) -> CpuPlan:
         """Cut all layers into blocks, in mode ``merge`` after merging neurons."""
@@ -108,19 +117,23 @@ class CpuEngine:
             raise PlanError(f"engine cpu has no mode {mode}")
         return _PLANS[mode](network, measured_costs())
 
+    def load(self, features: Features) -> Loaded:
+        """Pack features of 0 and 1 as bits, unless they are so few that it does not pay."""
+        if not is_worth_packing(features):
+            return features
+        with ThreadPoolExecutor(self.threads) as pool:
+            return pack(features, pool)
+
     def run(
         self,
         plan: CpuPlan,
-        features: Features,
+        features: Loaded,
         *,
         activations: bool = False,
         progress: Progress | None = None,
     ) -> Output:
         """Run features through all layers; see `spdnn.engines.base.Engine`."""
-        widths = (
-            tile_width(plan.max_width, FIRST_STAGE),
-            tile_width(plan.max_width),
-        )
+        widths = tile_width(plan, FIRST_STAGE), tile_width(plan)
         n_bytes = 2 * 4 * plan.max_width * max(widths) * self.threads
         require_bytes(
             n_bytes, f"{self.threads} tiles of {max(widths)} features", "take fewer --threads"
@@ -129,13 +142,14 @@ class CpuEngine:
             return _Run(plan, features, widths, pool, activations, progress).output()
 
 
-def tile_width(n_neurons: int, times: int = 1) -> int:
-    """Features of a tile for layers of `n_neurons` neurons: a multiple of the kernels' lanes.
+def tile_width(plan: CpuPlan, times: int = 1) -> int:
+    """Features of a tile: a multiple of the kernels' lanes.
 
     Measured at 1024 to 65536 neurons; see docs/performance.md. `times` as wide for the first stage.
     """
-    of_l2 = times * l2_bytes() / (4 * max(n_neurons, 1))
-    fitting = int(max(L2_SHARE * of_l2, min(times * WANTED_TILE, LARGEST_L2_SHARE * of_l2)))
+    of_l2 = times * l2_bytes() / (4 * max(plan.max_width, 1))
+    wanted = times * WEIGHT_USES * plan.bytes_per_neuron / 4
+    fitting = int(max(L2_SHARE * of_l2, min(wanted, LARGEST_L2_SHARE * of_l2)))
     unit = FULL_LANES if fitting >= FULL_LANES else LANES
     return max(LANES, min(MAX_TILE, fitting) // unit * unit)
 
@@ -146,7 +160,7 @@ class _Run:
     def __init__(
         self,
         plan: CpuPlan,
-        features: Features,
+        features: Loaded,
         widths: tuple[int, int],
         pool: ThreadPoolExecutor,
         keeps_activations: bool,
@@ -158,6 +172,7 @@ class _Run:
         self.pool = pool
         self.keeps_activations = keeps_activations
         self.progress = progress
+        self.n_repeats = plan.n_repeats
         self.steps_end = [0, *plan.steps_end().tolist()]
         self.duplicates = Duplicates(features.n_features) if plan.mode == "merge" else None
         ends = sorted({*STAGE_ENDS, *(LOOK_ENDS if self.duplicates is not None else ())})
@@ -169,7 +184,9 @@ class _Run:
         self._feature_layers_done = 0
 
     def output(self) -> Output:
-        batch = max(self.first_width, POOL_BYTES // (4 * self.plan.max_width))
+        # A multiple of a tile: features lie in blocks that are not cut.
+        n_tiles = POOL_BYTES // (4 * self.plan.max_width * self.first_width)
+        batch = max(1, n_tiles) * self.first_width
         n_features = self.features.n_features
         for start in range(0, n_features, batch):
             stop = min(start + batch, n_features)
@@ -314,19 +331,20 @@ class _Run:
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Fill this thread's tile with features from `first`, at most to `stop`."""
         stop = min(stop, first + self.first_width)
-        part = self.features.part(first, stop)
-        values = _NO_VALUES if part.values is None else part.values
-        tile, _ = self._buffers()
-        kernels.load_features(
-            part.indptr,
-            part.indices,
-            values,
-            self.plan.load_position,
-            self.plan.n_loaded,
-            tile,
-            lanes_for(stop - first),
-            self._rows(),
-        )
+        n_lanes = lanes_for(stop - first)
+        plan, features, (tile, _) = self.plan, self.features, self._buffers()
+        if isinstance(features, PackedFeatures):
+            blocks = features.masks[first // LANES : (first + n_lanes) // LANES]
+            planes = np.empty(inputs.DIGITS * MASKS, dtype=np.uint16)
+            inputs.load_masks(
+                blocks, plan.load_position, plan.n_loaded, self.n_repeats, tile, n_lanes, planes
+            )
+        else:
+            part = features.part(first, stop)
+            values = _NO_VALUES if part.values is None else part.values
+            inputs.load_features(
+                part.indptr, part.indices, values, plan.load_position, plan.n_loaded, tile, n_lanes
+            )
         return np.arange(first, stop, dtype=np.int64), np.ones(stop - first, dtype=np.int64)
 
     def _load_pieces(
@@ -355,12 +373,3 @@ class _Run:
             self._of_thread.tiles = aligned_empty(size), aligned_empty(size)
         tiles: tuple[npt.NDArray[np.float32], ...] = self._of_thread.tiles
         return tiles
-
-    def _rows(self) -> npt.NDArray[np.uint16]:
-        """Rows to count inputs in, of the calling thread; none where they could overflow."""
-        if not hasattr(self._of_thread, "rows"):
-            fits = self.plan.most_summed <= np.iinfo(np.uint16).max
-            n_numbers = LANES * kernels.row_length(self.plan.n_loaded) if fits else 0
-            self._of_thread.rows = np.empty(n_numbers, dtype=np.uint16)
-        rows: npt.NDArray[np.uint16] = self._of_thread.rows
-        return rows

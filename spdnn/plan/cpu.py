@@ -81,8 +81,6 @@ class CpuPlan:
         Where in the first tile each input is added; `n_loaded` for none.
     n_loaded : int
         Neurons of the first tile.
-    most_summed : int
-        Inputs that are added at one position, at most.
     max_width : int
         Most neurons of any tile.
     output_position : ndarray, shape (n_outputs,), int32
@@ -95,7 +93,6 @@ class CpuPlan:
     layer_neurons: tuple[int, ...]
     load_position: npt.NDArray[Any]
     n_loaded: int
-    most_summed: int
     max_width: int
     output_position: npt.NDArray[np.int32]
 
@@ -108,6 +105,18 @@ class CpuPlan:
     def n_bytes(self) -> int:
         """Size of the arrays in bytes."""
         return sum(array.nbytes for array in self.arrays)
+
+    @property
+    def bytes_per_neuron(self) -> float:
+        """What a tile reads of the plan for each neuron of each step, on average."""
+        return self.n_bytes / max(1, int(self.arrays.steps[:, N_OUTPUTS].sum()))
+
+    @property
+    def n_repeats(self) -> int:
+        """How often the loaded neurons repeat along the inputs, in order; 0 where they do not."""
+        n_repeats = self.load_position.size // max(self.n_loaded, 1)
+        repeated = np.tile(np.arange(self.n_loaded), n_repeats)
+        return n_repeats if np.array_equal(self.load_position, repeated) else 0
 
     def steps_end(self) -> npt.NDArray[np.int64]:
         """The step behind each layer's last, shape (n_layers,)."""
@@ -275,7 +284,6 @@ class _Steps:
             tuple(int(n) for n in steps[ends_layer, N_OUTPUTS]),
             load_position.astype(self._position_dtype),
             self._n_loaded,
-            int(np.bincount(load_position, minlength=1).max()),
             max(self._n_loaded, int(steps[:, N_OUTPUTS].max())),
             output_position,
         )

@@ -57,8 +57,11 @@ def lanes_at_once(n_rows: int, is_shared: bool) -> int:
     return max(LANES, min(WORD, lanes))
 
 
-def _make_block(n_rows: int, is_shared: bool) -> Callable[..., None]:
-    """Make the function that computes a block of `n_rows` rows, specialised at compile time."""
+def _make_blocks(n_rows: int, is_shared: bool) -> Callable[..., tuple[int, int]]:
+    """Make the function that computes a run of blocks of one kind, specialised at compile time.
+
+    A run is taken in one call: calls with so many arguments cost as much as a small block.
+    """
     width = _SHAPE.width
     rows = min(n_rows, _SHAPE.rows)
     wide_lanes = lanes_at_once(n_rows, is_shared)
@@ -67,7 +70,7 @@ def _make_block(n_rows: int, is_shared: bool) -> Callable[..., None]:
     index_step, index_row = (1, 0) if is_shared else (n_rows, 1)
 
     @jit
-    def block(
+    def blocks(
         plan: PlanArrays,
         step: int,
         number: int,
@@ -78,36 +81,46 @@ def _make_block(n_rows: int, is_shared: bool) -> Callable[..., None]:
         first_lane: int,
         end_lane: int,
         live: Bits,
-    ) -> None:
-        n_inputs = plan.blocks[number, N_INPUTS]
+    ) -> tuple[int, int]:
+        end = plan.steps[step, END_BLOCK]
         is_relu = plan.steps[step, IS_RELU]
         tests_nonzero = plan.steps[step, TESTS_NONZERO]
+        bias_start = plan.steps[step, BIAS_START]
         cap = plan.caps[step]
-        for row in range(0, n_rows, rows):
-            weight = plan.blocks[number, WEIGHT_START] + row
-            index = plan.blocks[number, INDEX_START] + row * index_row
-            bias = plan.steps[step, BIAS_START] + position + row
-            lane = first_lane
-            while lane + wide_lanes <= end_lane:
-                bits = block_sums(
-                    rows, wide, width, shared, plan.weights, weight, n_rows,
-                    plan.indices, index, index_step, n_inputs,
-                    source, target, position + row, lane, stride,
-                    plan.bias, bias, cap, is_relu, tests_nonzero,
-                )  # fmt: skip
-                _set_bits(live, lane, bits)
-                lane += wide_lanes
-            while lane < end_lane:
-                bits = block_sums(
-                    rows, narrow, width, shared, plan.weights, weight, n_rows,
-                    plan.indices, index, index_step, n_inputs,
-                    source, target, position + row, lane, stride,
-                    plan.bias, bias, cap, is_relu, tests_nonzero,
-                )  # fmt: skip
-                _set_bits(live, lane, bits)
-                lane += LANES
+        while (
+            number < end
+            and plan.blocks[number, N_ROWS] == n_rows
+            and plan.blocks[number, IS_SHARED] == shared
+        ):
+            n_inputs = plan.blocks[number, N_INPUTS]
+            for row in range(0, n_rows, rows):
+                weight = plan.blocks[number, WEIGHT_START] + row
+                index = plan.blocks[number, INDEX_START] + row * index_row
+                bias = bias_start + position + row
+                lane = first_lane
+                while lane + wide_lanes <= end_lane:
+                    bits = block_sums(
+                        rows, wide, width, shared, plan.weights, weight, n_rows,
+                        plan.indices, index, index_step, n_inputs,
+                        source, target, position + row, lane, stride,
+                        plan.bias, bias, cap, is_relu, tests_nonzero,
+                    )  # fmt: skip
+                    _set_bits(live, lane, bits)
+                    lane += wide_lanes
+                while lane < end_lane:
+                    bits = block_sums(
+                        rows, narrow, width, shared, plan.weights, weight, n_rows,
+                        plan.indices, index, index_step, n_inputs,
+                        source, target, position + row, lane, stride,
+                        plan.bias, bias, cap, is_relu, tests_nonzero,
+                    )  # fmt: skip
+                    _set_bits(live, lane, bits)
+                    lane += LANES
+            position += n_rows
+            number += 1
+        return number, position
 
-    return block
+    return blocks
 
 
 @jit
@@ -165,8 +178,8 @@ def evaluate_plainly(
 
 
 if _SHAPE.width:
-    _shared_8, _shared_4, _shared_1 = (_make_block(rows, True) for rows in ROWS)
-    _own_8, _own_4, _own_1 = (_make_block(rows, False) for rows in ROWS)
+    _shared_8, _shared_4, _shared_1 = (_make_blocks(rows, True) for rows in ROWS)
+    _own_8, _own_4, _own_1 = (_make_blocks(rows, False) for rows in ROWS)
 
 
 @jit
@@ -181,41 +194,45 @@ def evaluate_with_vectors(
     """
     for word in range(live.size):
         live[word] = 0
-    position = np.int64(0)
+    position = 0
     block = plan.steps[step, FIRST_BLOCK]
     end = plan.steps[step, END_BLOCK]
     while block < end and plan.blocks[block, IS_SHARED]:
         n_rows = plan.blocks[block, N_ROWS]
+        where = (plan, step, block, position, source, target, stride, 0, stride, live)
         if n_rows == 8:
-            _shared_8(plan, step, block, position, source, target, stride, 0, stride, live)
+            block, position = _shared_8(*where)
         elif n_rows == 4:
-            _shared_4(plan, step, block, position, source, target, stride, 0, stride, live)
+            block, position = _shared_4(*where)
         else:
-            _shared_1(plan, step, block, position, source, target, stride, 0, stride, live)
-        position += n_rows
-        block += 1
+            block, position = _shared_1(*where)
     first_own, first_position = block, position
     is_far = plan.steps[step, N_OUTPUTS] * stride > NEAR_NUMBERS
     is_far = is_far and first_own < end and plan.blocks[end - 1, N_INPUTS] >= MANY_INPUTS
     lanes = OWN_LANES if is_far else stride
     for first_lane in range(0, stride, lanes):
         end_lane = min(first_lane + lanes, stride)
-        position = first_position
-        for block in range(first_own, end):
+        block, position = first_own, first_position
+        while block < end:
             n_rows = plan.blocks[block, N_ROWS]
+            where = (
+                plan,
+                step,
+                block,
+                position,
+                source,
+                target,
+                stride,
+                first_lane,
+                end_lane,
+                live,
+            )
             if n_rows == 8:
-                _own_8(
-                    plan, step, block, position, source, target, stride, first_lane, end_lane, live
-                )
+                block, position = _own_8(*where)
             elif n_rows == 4:
-                _own_4(
-                    plan, step, block, position, source, target, stride, first_lane, end_lane, live
-                )
+                block, position = _own_4(*where)
             else:
-                _own_1(
-                    plan, step, block, position, source, target, stride, first_lane, end_lane, live
-                )
-            position += n_rows
+                block, position = _own_1(*where)
 
 
 evaluate_step = evaluate_with_vectors if _SHAPE.width else evaluate_plainly

@@ -11,72 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from spdnn.engines.kernels.step import WORD, Tile, evaluate_step
-from spdnn.engines.kernels.vectors import LANES, compress_lanes, hash_lanes, turn_square
+from spdnn.engines.kernels.vectors import LANES, compress_lanes, hash_lanes
 from spdnn.jit import jit
 from spdnn.plan.cpu import LAYER, MAY_DROP, N_OUTPUTS, NO_LAYER, PlanArrays
-
-FEW_INPUTS = 4
-"""Features with less than one input for so many neurons are added into the tile directly."""
-
-
-@jit
-def load_features(
-    indptr: npt.NDArray[np.int64],
-    indices: npt.NDArray[np.uint16],
-    values: npt.NDArray[np.float32],
-    position: npt.NDArray[np.uint16],
-    n_loaded: int,
-    tile: Tile,
-    stride: int,
-    rows: npt.NDArray[np.uint16],
-) -> None:
-    """Add the inputs of features, each at its position, into a tile that is zeroed before.
-
-    Parameters
-    ----------
-    indptr, indices, values : ndarray
-        The features, one row of `indptr` more than there are; `values` is empty where all are 1.
-    position : ndarray, unsigned
-        Neuron of the tile of each input; `n_loaded` for none.
-    n_loaded : int
-        Neurons of the tile.
-    tile : ndarray
-        One row longer than the neurons need.
-    stride : int
-    rows : ndarray, uint16, at least ``LANES * row_length(n_loaded)``; empty for none
-        Scratch: where inputs of 1 are many for a neuron, features are counted one by one in a
-        row of their own, in the first cache, then turned. No sum may have more than 65535.
-    """
-    n_features = indptr.size - 1
-    n_inputs = indptr[n_features] - indptr[0]
-    if values.size or not rows.size or n_inputs < n_features * n_loaded // FEW_INPUTS:
-        for place in range((n_loaded + 1) * stride):
-            tile[place] = 0
-        for f in range(n_features):
-            for k in range(indptr[f], indptr[f + 1]):
-                loaded = np.int64(position[indices[k]])
-                tile[loaded * stride + f] += values[k] if values.size else np.float32(1)
-        return
-    length = row_length(n_loaded)
-    whole = n_loaded // LANES * LANES
-    for first in range(0, stride, LANES):
-        for place in range(LANES * length):
-            rows[place] = 0
-        for lane in range(min(LANES, n_features - first)):
-            row = rows[lane * length : (lane + 1) * length]
-            for index in indices[indptr[first + lane] : indptr[first + lane + 1]]:
-                row[position[index]] += np.uint16(1)
-        for p in range(0, whole, LANES):
-            turn_square(rows, p, length, tile, p * stride + first, stride)
-        for p in range(whole, n_loaded):
-            for lane in range(LANES):
-                tile[p * stride + first + lane] = rows[lane * length + p]
-
-
-@jit
-def row_length(n_loaded: int) -> int:
-    """Numbers of a scratch row: one for each neuron and one for inputs that count nowhere."""
-    return (n_loaded // LANES + 1) * LANES
 
 
 @jit

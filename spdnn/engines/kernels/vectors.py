@@ -72,6 +72,9 @@ def vector_shape() -> str:
 
 VECTOR_SHAPE = vector_shape()
 
+MASKS = 32
+"""Masks of 16 features that are counted together: a vector of 64 bytes."""
+
 
 @intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
 def block_sums(
@@ -230,57 +233,103 @@ def hash_lanes(
     return signature, codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def turn_square(
+@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def count_planes(
     typing_context: Any,
-    source: Any,
-    source_start: Any,
-    source_step: Any,
-    target: Any,
-    target_start: Any,
-    target_step: Any,
+    n_planes: Any,
+    masks: Any,
+    start: Any,
+    step: Any,
+    n_masks: Any,
+    planes: Any,
 ) -> Any:
-    """Transpose 16 x 16 numbers, uint16 or float32, into float32 numbers.
+    """Add up `n_masks` vectors of 32 masks, bit by bit, as binary numbers in planes.
 
-    ``target[target_start + j * target_step + i]`` becomes ``source[source_start + i * source_step
-    + j]``, for i and j below 16.
+    Bit i of ``planes[32 * q + p]`` becomes digit q of the number of masks ``masks[start + s * step
+    + p]``, s below `n_masks`, that have bit i set. `n_planes`, a constant, is the number of digits.
     """
-    signature = types.void(source, types.int64, types.int64, target, types.int64, types.int64)
+    if not isinstance(n_planes, types.IntegerLiteral):
+        return None
+    digits = n_planes.literal_value
+    signature = types.void(n_planes, masks, types.int64, types.int64, types.int64, planes)
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        source, source_start, source_step, target, target_start, target_step = arguments
-        floats = ir.VectorType(_F32, LANES)
-        is_float = signature.args[0].dtype == types.float32
-        kind = floats if is_float else ir.VectorType(ir.IntType(16), LANES)
-        n_bytes = 4 if is_float else 2
+        _, masks, start, step, n_masks, planes = arguments
+        vector = ir.VectorType(ir.IntType(16), MASKS)
+        masks = _data_address(context, builder, signature.args[1], masks)
+        planes = _data_address(context, builder, signature.args[5], planes)
+        two, nothing = ir.Constant(_I64, 2), ir.Constant(_I64, 0)
+        first, n_bytes = builder.add(masks, builder.mul(start, two)), builder.mul(step, two)
+        before = builder.block
+        loop = builder.function.append_basic_block("masks")
+        after = builder.function.append_basic_block("counted")
+        builder.branch(loop)
+        builder.position_at_end(loop)
+        s, place = builder.phi(_I64), builder.phi(_I64)
+        counted = [builder.phi(vector) for _ in range(digits)]
+        carry = builder.load(builder.inttoptr(place, vector.as_pointer()), align=2)
+        following = []
+        for digit in counted:
+            following.append(builder.xor(digit, carry))
+            carry = builder.and_(digit, carry)
+        next_s = builder.add(s, ir.Constant(_I64, 1))
+        for phi, initial, next_value in (
+            (s, nothing, next_s),
+            (place, first, builder.add(place, n_bytes)),
+            *zip(counted, [ir.Constant(vector, [0] * MASKS)] * digits, following, strict=True),
+        ):
+            phi.add_incoming(initial, before)
+            phi.add_incoming(next_value, loop)
+        builder.cbranch(builder.icmp_signed("<", next_s, n_masks), loop, after)
+        builder.position_at_end(after)
+        for q, digit in enumerate(following):
+            end = builder.add(planes, ir.Constant(_I64, 2 * MASKS * q))
+            builder.store(digit, builder.inttoptr(end, vector.as_pointer()), align=2)
+        return context.get_dummy_value()
 
-        def address(array: Any, which: int, start: Any, step: Any, i: int, n_bytes: int) -> Any:
-            place = builder.add(start, builder.mul(step, ir.Constant(_I64, i)))
-            offset = builder.mul(place, ir.Constant(_I64, n_bytes))
-            return builder.add(
-                _data_address(context, builder, signature.args[which], array), offset
-            )
+    return signature, codegen
 
-        rows = []
-        for i in range(LANES):
-            place = address(source, 0, source_start, source_step, i, n_bytes)
-            row = builder.load(builder.inttoptr(place, kind.as_pointer()), align=n_bytes)
-            rows.append(row if is_float else builder.uitofp(row, floats))
-        # Interleaving row i with row i + 8, four times, is a transposition.
-        half = LANES // 2
-        low = [n // 2 + (n % 2) * LANES for n in range(LANES)]
-        masks = [
-            ir.Constant(ir.VectorType(_I32, LANES), [n + shift for n in low]) for shift in (0, half)
-        ]
-        for _ in range(LANES.bit_length() - 1):
-            rows = [
-                builder.shuffle_vector(rows[i], rows[i + half], mask)
-                for i in range(half)
-                for mask in masks
-            ]
-        for j, row in enumerate(rows):
-            place = address(target, 3, target_start, target_step, j, 4)
-            builder.store(row, builder.inttoptr(place, floats.as_pointer()), align=4)
+
+@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def spread_planes(
+    typing_context: Any,
+    n_planes: Any,
+    adds: Any,
+    planes: Any,
+    start: Any,
+    step: Any,
+    tile: Any,
+    place: Any,
+) -> Any:
+    """Turn binary numbers that lie in bit planes into 16 float32 numbers, side by side.
+
+    ``tile[place + i]`` becomes (with the constant `adds` 0), or grows by (with 1), the number whose
+    digit q is bit i of ``planes[start + q * step]``, q below the constant `n_planes`.
+    """
+    if not all(isinstance(constant, types.IntegerLiteral) for constant in (n_planes, adds)):
+        return None
+    digits, is_sum = n_planes.literal_value, adds.literal_value
+    signature = types.void(n_planes, adds, planes, types.int64, types.int64, tile, types.int64)
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        _, _, planes, start, step, tile, place = arguments
+        numbers, floats = ir.VectorType(_I32, LANES), ir.VectorType(_F32, LANES)
+        flags = ir.VectorType(ir.IntType(1), LANES)
+        planes = _data_address(context, builder, signature.args[2], planes)
+        tile = _data_address(context, builder, signature.args[5], tile)
+        number = ir.Constant(numbers, [0] * LANES)
+        for q in range(digits):
+            index = builder.add(start, builder.mul(step, ir.Constant(_I64, q)))
+            address = builder.add(planes, builder.mul(index, ir.Constant(_I64, 2)))
+            mask = builder.load(builder.inttoptr(address, ir.IntType(16).as_pointer()), align=2)
+            with_digit = builder.or_(number, ir.Constant(numbers, [1 << q] * LANES))
+            number = builder.select(builder.bitcast(mask, flags), with_digit, number)
+        value = builder.sitofp(number, floats)
+        address = builder.add(tile, builder.mul(place, ir.Constant(_I64, 4)))
+        pointer = builder.inttoptr(address, floats.as_pointer())
+        if is_sum:
+            value = builder.fadd(builder.load(pointer, align=4), value)
+        builder.store(value, pointer, align=4)
         return context.get_dummy_value()
 
     return signature, codegen
