@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from spdnn.engines.calibrate import measured_costs
-from spdnn.engines.kernels.equal import find_equal
+from spdnn.engines.columns import aligned_empty
+from spdnn.engines.kernels.equal import confirm, propose
 from spdnn.engines.kernels.inputs import (
     DIGITS,
     MOST_COUNTED,
@@ -19,7 +20,6 @@ from spdnn.engines.kernels.inputs import (
 )
 from spdnn.engines.kernels.tile import keep_lanes
 from spdnn.engines.kernels.vectors import LANES, MASKS, SHAPES, VECTOR_SHAPE
-from spdnn.engines.strips import aligned_empty
 from spdnn.plan.blocks import MAX_ROWS, BlockCosts, cut_layer
 from tests.makers import dyadic_weights
 
@@ -105,8 +105,10 @@ def test_equal_hashes_alone_make_no_features_equal() -> None:
     matrix = np.array([[1, 2, 1, 2], [3, 3, 3, 4]], dtype=np.float32)
     addresses = matrix.ctypes.data + 4 * np.arange(4)
     same_codes = np.zeros(4, dtype=np.uint64)
-    first = find_equal(same_codes, addresses, np.full(4, 4 * 4), 2)
-    assert first.tolist() == [0, 1, 0, 3]
+    first = propose(same_codes)
+    assert first.tolist() == [0, 0, 0, 0]
+    is_equal = confirm(np.arange(4), first, addresses, np.full(4, 4 * 4), 2)
+    assert is_equal.tolist() == [True, False, True, False]
 
 
 def test_inputs_are_added_where_the_plan_says() -> None:

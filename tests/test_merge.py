@@ -1,5 +1,6 @@
 """Exact merging: what must be equal is computed once, what is only nearly equal is not."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spdnn import Features, Layer, Network, infer
+from spdnn.engines.columns import from_rows
 from spdnn.engines.duplicates import Duplicates
-from spdnn.engines.strips import Strip
 from spdnn.plan.cpu import plan_edges, plan_merge
 from spdnn.plan.merge import merge_layer
 from spdnn.recipes.mnist import mnist_features
@@ -142,10 +143,12 @@ def test_features_of_zeros_with_either_sign_are_equal() -> None:
 
 def test_looking_backs_off_and_comes_back() -> None:
     def look(duplicates: Duplicates, second_column: float) -> None:
-        ids, ones = np.arange(2), np.ones(2, dtype=np.int64)
-        matrix = np.array([1, second_column], dtype=np.float32)
-        codes = matrix.astype(np.uint64)
-        duplicates.merge([Strip(ids, ones, matrix, 1, codes, np.arange(2, dtype=np.int32))])
+        rows = np.array([[1], [second_column]], dtype=np.float32)
+        columns = from_rows(rows, np.ones(2, dtype=np.int64))
+        columns.codes = rows[:, 0].astype(np.uint64)
+        with ThreadPoolExecutor(1) as pool:
+            left = duplicates.merge(columns, 1, pool)
+        assert left.size == len({1, second_column})
 
     duplicates = Duplicates(2)
     looks = []

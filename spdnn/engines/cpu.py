@@ -1,9 +1,9 @@
 """The CPU engine: tiles of features, each taken by one thread through many layers.
 
 Layers are cut into stages. A stage takes its tiles through its layers, drops the features that
-die, and hands on the others as strips (neurons x features), from which the next stage fills
-tiles of its own. Early stages are short, since most features die there and tiles
-would run half empty. A stage that has more strips than `POOL_BYTES` waiting runs at once, so that
+die, and keeps the others as columns (neurons x features, tile by tile), from which the next stage
+fills tiles of its own. Early stages are short, since most features die there and tiles
+would run half empty. A stage that has more than `POOL_BYTES` waiting runs at once, so that
 memory is bounded, whatever the number of features.
 
 In mode ``merge`` the plan has merged neurons, and between stages equal features are merged; where
@@ -14,12 +14,12 @@ for bit, for any number of threads and any tile.
 """
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,18 +27,27 @@ import scipy.sparse as sp
 
 from spdnn.engines.base import Output, Progress
 from spdnn.engines.calibrate import measured_costs
+from spdnn.engines.columns import Columns, aligned_empty, from_rows, joined
 from spdnn.engines.duplicates import Duplicates
-from spdnn.engines.kernels import inputs
-from spdnn.engines.kernels import tile as kernels
+from spdnn.engines.kernels.stage import (
+    Inputs,
+    Kept,
+    Room,
+    Work,
+    take_columns,
+    take_features,
+    take_masks,
+)
 from spdnn.engines.kernels.step import FULL_LANES
-from spdnn.engines.kernels.vectors import LANES, MASKS
+from spdnn.engines.kernels.vectors import LANES
 from spdnn.engines.packed import PackedFeatures, is_worth_packing, pack
-from spdnn.engines.strips import Piece, Strip, aligned_empty, cut_pieces, lanes_for
 from spdnn.errors import PlanError
 from spdnn.features import Features
 from spdnn.memory import l2_bytes, require_bytes
 from spdnn.network import Layer, Network
+from spdnn.plan.blocks import BlockCosts
 from spdnn.plan.cpu import CpuPlan, plan_edges, plan_merge
+from spdnn.state import State
 from spdnn.threads import checked_threads
 
 POOL_BYTES = 256 << 20
@@ -68,6 +77,12 @@ LOOK_ENDS = (1, 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 64, 96, 128, 192, 256, 512
 EARLY_LOOK_BYTES = 16 << 20
 """Activations for which a look before the first stage's usual end is cheap."""
 
+TASKS_A_THREAD = 4
+"""Into so many tasks for each thread a stage's tiles are cut: more even, but more to hand out."""
+
+MOST_TILES = 16
+"""Tiles of a task at most."""
+
 Loaded = Features | PackedFeatures
 """Features as this engine takes them."""
 
@@ -77,16 +92,23 @@ _NO_VALUES = np.empty(0, dtype=np.float32)
 
 @dataclass(eq=False)
 class Stage:
-    """Layers `first` to `end` (excluded), and the strips that wait for them."""
+    """Layers `first` to `end` (excluded), and the features that wait for them."""
 
     first: int
     end: int
-    waiting: list[Strip] = field(default_factory=list)
+    waiting: list[Columns] = field(default_factory=list)
 
     @property
     def waiting_bytes(self) -> int:
         """Size of the activations that wait."""
-        return sum(strip.n_bytes for strip in self.waiting)
+        return sum(columns.n_bytes for columns in self.waiting)
+
+
+class Source(NamedTuple):
+    """Where a stage's features come from: a kernel of `kernels.stage`, and its last arguments."""
+
+    take: Callable[..., tuple[int, int]]
+    arguments: tuple[Any, ...]
 
 
 class CpuEngine:
@@ -94,9 +116,20 @@ class CpuEngine:
 
     name = "cpu"
     modes = tuple(_PLANS)
+    stops = True
 
     def __init__(self, threads: int | None = None) -> None:
         self.threads = checked_threads(threads)
+        self._costs: BlockCosts | None = None
+
+    @property
+    def tuning(self) -> list[Any]:
+        """What blocks cost here, measured the first time it is asked for."""
+        return [costs.tolist() for costs in self._costs or measured_costs()]
+
+    @tuning.setter
+    def tuning(self, costs: list[Any]) -> None:
+        self._costs = BlockCosts(*map(np.array, costs))
 
     def compile(self, network: Network) -> None:
         """Plan and run a tiny network with the same types, through several stages."""
@@ -115,7 +148,7 @@ class CpuEngine:
         """Cut all layers into blocks, in mode ``merge`` after merging neurons."""
         if mode not in _PLANS:
             raise PlanError(f"engine cpu has no mode {mode}")
-        return _PLANS[mode](network, measured_costs())
+        return _PLANS[mode](network, self._costs or measured_costs())
 
     def load(self, features: Features) -> Loaded:
         """Pack features of 0 and 1 as bits, unless they are so few that it does not pay."""
@@ -127,19 +160,22 @@ class CpuEngine:
     def run(
         self,
         plan: CpuPlan,
-        features: Loaded,
+        start: Loaded | State,
         *,
+        until: int | None = None,
         activations: bool = False,
         progress: Progress | None = None,
     ) -> Output:
-        """Run features through all layers; see `spdnn.engines.base.Engine`."""
+        """Run features through layers; see `spdnn.engines.base.Engine`."""
         widths = tile_width(plan, FIRST_STAGE), tile_width(plan)
-        n_bytes = 2 * 4 * plan.max_width * max(widths) * self.threads
+        n_bytes = 2 * 4 * plan.max_width * max(widths) * (self.threads + 1)
         require_bytes(
             n_bytes, f"{self.threads} tiles of {max(widths)} features", "take fewer --threads"
         )
+        end = plan.n_layers if until is None else until
         with ThreadPoolExecutor(self.threads) as pool:
-            return _Run(plan, features, widths, pool, activations, progress).output()
+            run = _Run(plan, start, end, widths, self.threads, pool, activations, progress)
+            return run.output()
 
 
 def tile_width(plan: CpuPlan, times: int = 1) -> int:
@@ -155,221 +191,215 @@ def tile_width(plan: CpuPlan, times: int = 1) -> int:
 
 
 class _Run:
-    """One run of features through a plan: the stages and what they have counted."""
+    """One run of features up to layer `end` of a plan: the stages and what they have counted.
+
+    Within it features are numbered from 0: those of `start`, or the rows of a State.
+    """
 
     def __init__(
         self,
         plan: CpuPlan,
-        features: Loaded,
+        start: Loaded | State,
+        end: int,
         widths: tuple[int, int],
+        threads: int,
         pool: ThreadPoolExecutor,
         keeps_activations: bool,
         progress: Progress | None,
     ) -> None:
         self.plan = plan
-        self.features = features
+        self.start = start
+        self.end = end
         self.first_width, self.width = widths
+        self.threads = threads
         self.pool = pool
         self.keeps_activations = keeps_activations
         self.progress = progress
-        self.n_repeats = plan.n_repeats
+        self.n_features = start.n_carried if isinstance(start, State) else start.n_features
         self.steps_end = [0, *plan.steps_end().tolist()]
-        self.duplicates = Duplicates(features.n_features) if plan.mode == "merge" else None
+        self.neurons = [plan.n_loaded, *plan.layer_neurons]
+        self.duplicates = Duplicates(self.n_features) if plan.mode == "merge" else None
+        first = start.layer if isinstance(start, State) else 0
         ends = sorted({*STAGE_ENDS, *(LOOK_ENDS if self.duplicates is not None else ())})
-        ends = [end for end in ends if end < plan.n_layers] + [plan.n_layers]
-        self.stages = [Stage(*span) for span in pairwise([0, *ends])]
+        ends = [stop for stop in ends if first < stop < end] + [end]
+        self.stages = [Stage(*span) for span in pairwise([first, *ends])]
+        self.stages.append(Stage(end, end))  # where the results wait
         self.counts = np.zeros((3, plan.n_layers), dtype=np.int64)
-        self.results: list[Strip] = []
         self._of_thread = threading.local()
         self._feature_layers_done = 0
 
     def output(self) -> Output:
-        # A multiple of a tile: features lie in blocks that are not cut.
-        n_tiles = POOL_BYTES // (4 * self.plan.max_width * self.first_width)
-        batch = max(1, n_tiles) * self.first_width
-        n_features = self.features.n_features
-        for start in range(0, n_features, batch):
-            stop = min(start + batch, n_features)
-            firsts = range(start, stop, self.first_width)
-            self._run_stages(0, stop - start, firsts, partial(self._load_inputs, stop))
-        for number in range(1, len(self.stages)):
+        if isinstance(self.start, State):
+            columns = from_rows(self.start.activations, self.start.stands_for())
+            self.stages[0].waiting.append(columns)
+        else:
+            self._take_inputs(self.start)
+        for number in range(len(self.stages) - 1):
             self._drain(number)
-        return self._gathered()
+        return self._gathered(self._merged(self.stages[-1]))
 
-    def _gathered(self) -> Output:
-        n_outputs = self.plan.output_position.size
-        ids = np.concatenate([strip.ids for strip in self.results] or [np.empty(0, np.int64)])
-        order = np.argsort(ids, kind="stable")
-        live, of_live = ids[order], order
+    def _gathered(self, found: Columns) -> Output:
+        order = np.argsort(found.ids, kind="stable")
+        live, of_live = found.ids[order], order
         if self.duplicates is not None:
-            live, place = self.duplicates.expand(ids[order])
+            live, place = self.duplicates.expand(found.ids[order])
             of_live = order[place]
-        activations = None
-        if self.keeps_activations:
-            found = [strip.carried() for strip in self.results]
-            n_last = self.plan.layer_neurons[-1]
-            by_position = np.concatenate([np.empty((n_last, 0), np.float32), *found], axis=1)
-            activations = np.empty((live.size, n_outputs), dtype=np.float32)
-            np.take(by_position.T[of_live], self.plan.output_position, axis=1, out=activations)
+        if isinstance(self.start, State):
+            live, of_live = _features_of(self.start, live, of_live)
+        state, activations = None, None
+        if self.end < self.plan.n_layers:
+            state = State(self.end, live, of_live, found.rows(self.neurons[self.end]))
+        elif self.keeps_activations:
+            rows = found.rows(self.neurons[self.end])
+            activations = np.empty((live.size, self.plan.output_position.size), dtype=np.float32)
+            np.take(rows[of_live], self.plan.output_position, axis=1, out=activations)
         n_live, n_distinct, n_entered = self.counts
         edges = n_entered * np.array(self.plan.layer_edges, dtype=np.int64)
-        return Output(live, n_live, n_distinct, edges, activations)
+        return Output(live, n_live, n_distinct, edges, activations, state)
+
+    def _take_inputs(self, features: Loaded) -> None:
+        """Run the first stage on all features, as many at a time as may wait behind it."""
+        inputs = Inputs(self.plan.load_position, self.plan.n_loaded, self.plan.n_repeats)
+        if isinstance(features, PackedFeatures):
+            source = Source(take_masks, (features.masks, inputs))
+        else:
+            values = _NO_VALUES if features.values is None else features.values
+            source = Source(take_features, (features.indptr, features.indices, values, inputs))
+        # A multiple of a tile: features in mask form lie in blocks that are not cut.
+        n_tiles = POOL_BYTES // (4 * self.plan.max_width * self.first_width)
+        batch = max(1, n_tiles) * self.first_width
+        for first in range(0, self.n_features, batch):
+            end = min(first + batch, self.n_features)
+            self._run_stages(0, source, range(first, end), self.first_width)
 
     def _drain(self, number: int) -> None:
         """Run a stage on all that waits for it."""
-        waiting = self.stages[number].waiting
-        self.stages[number].waiting = []
-        if self.duplicates is not None:
-            first = self.stages[number].first
-            n_merged = self.duplicates.merge(waiting)
-            self.counts[1, first - 1] -= n_merged
-            self._report(first, first, n_merged, 0)
-        n_features = sum(strip.columns.size for strip in waiting)
-        if n_features:
-            self._run_stages(number, n_features, cut_pieces(waiting, self.width), self._load_pieces)
+        columns = self._merged(self.stages[number])
+        if columns.size:
+            arrays = (columns.ids, columns.stands_for, columns.addresses, columns.strides)
+            self._run_stages(number, Source(take_columns, arrays), range(columns.size), self.width)
 
-    def _run_stages(
-        self,
-        number: int,
-        n_features: int,
-        tasks: Iterable[Any],
-        load: Callable[[Any], tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]],
-    ) -> None:
-        """Run stages from `number` on tiles that `load` fills, up to where a stop is worth it.
+    def _merged(self, stage: Stage) -> Columns:
+        """All that waits for a stage, after merging where it has hashes."""
+        columns = joined(stage.waiting)
+        stage.waiting = []
+        if self.duplicates is None or not columns.codes.size:
+            return columns
+        left = self.duplicates.merge(columns, self.neurons[stage.first], self.pool)
+        n_merged = columns.size - left.size
+        self.counts[1, stage.first - 1] -= n_merged
+        self._report(stage.first, stage.first, n_merged, 0)
+        return left
+
+    def _run_stages(self, number: int, source: Source, features: range, width: int) -> None:
+        """Run stages from `number` on, up to where a stop is worth it, on features in tiles.
 
         The survivors wait for the stage behind.
         """
-        following, has_codes = self._next_stop(number, n_features)
-        first, end = self.stages[number].first, self.stages[following - 1].end
-        is_last = end == self.plan.n_layers
-        target = self.results if is_last else self.stages[following].waiting
-
-        def work(task: Any) -> tuple[int, Strip, npt.NDArray[np.int64]]:
-            return self._run_tile(first, end, *load(task), has_codes=has_codes)
-
-        for n_loaded, strip, counts in self.pool.map(work, tasks):
+        following, has_codes = self._next_stop(number, len(features))
+        target = self.stages[following]
+        first, end = self.stages[number].first, target.first
+        keeps = self.keeps_activations or end < self.plan.n_layers
+        work = Work(
+            self.steps_end[first],
+            self.steps_end[end],
+            first,
+            self.neurons[first],
+            self.neurons[end] if keeps else 0,
+            has_codes,
+            width,
+        )
+        n_tiles = len(features) // (width * self.threads * TASKS_A_THREAD)
+        step = width * max(1, min(MOST_TILES, n_tiles))
+        tasks = [range(at, min(at + step, features.stop)) for at in features[::step]]
+        run = partial(self._run_tiles, source, work, end - first)
+        # A thread is not woken for a single task.
+        done = self.pool.map(run, tasks) if len(tasks) > 1 else map(run, tasks)
+        for task, (kept, counts) in zip(tasks, done, strict=True):
             self.counts[:, first:end] += counts
-            if strip.ids.size:
-                target.append(strip)
-            self._report(first, end, n_loaded, strip.ids.size)
-        if not is_last and self.stages[following].waiting_bytes > POOL_BYTES:
+            target.waiting.append(kept)
+            self._report(first, end, len(task), kept.size)
+        if end < self.end and target.waiting_bytes > POOL_BYTES:
             self._drain(following)
 
     def _next_stop(self, number: int, n_features: int) -> tuple[int, bool]:
         """The stage before which to stop, after stage `number`, and whether to look there."""
-        if n_features == 1:
-            return len(self.stages), False  # nothing to gather, nothing to merge
-        for following in range(number + 1, len(self.stages)):
-            first = self.stages[following].first
-            looks = self._looks_after(first, n_features)
-            if looks or first in STAGE_ENDS:
-                return following, looks
-        return len(self.stages), False
+        last = len(self.stages) - 1
+        if n_features > 1:  # else there is nothing to gather and nothing to merge
+            for following in range(number + 1, last):
+                first = self.stages[following].first
+                looks = self._looks_after(first, n_features)
+                if looks or first in STAGE_ENDS:
+                    return following, looks
+        # What waits, is written or sent holds no feature twice.
+        return last, self.duplicates is not None and self.end < self.plan.n_layers
 
     def _looks_after(self, end: int, n_features: int) -> bool:
         """Whether to look for equal features after layers up to `end`, if so many come there."""
         if self.duplicates is None or end not in LOOK_ENDS:
             return False
-        if end < STAGE_ENDS[0]:
-            # An early look moves nearly all features: only where that is next to nothing.
-            n_bytes = 4 * n_features * self.plan.layer_neurons[end - 1]
-            if n_bytes > EARLY_LOOK_BYTES:
-                return False
+        # An early look moves nearly all features: only where that is next to nothing.
+        is_early = end < STAGE_ENDS[0]
+        if is_early and 4 * n_features * self.neurons[end] > EARLY_LOOK_BYTES:
+            return False
         return self.duplicates.wants_look()
 
-    def _run_tile(
-        self,
-        first: int,
-        end: int,
-        ids: npt.NDArray[np.int64],
-        stands_for: npt.NDArray[np.int64],
-        *,
-        has_codes: bool,
-    ) -> tuple[int, Strip, npt.NDArray[np.int64]]:
-        """Take this thread's tile through layers `first` to `end`.
+    def _run_tiles(
+        self, source: Source, work: Work, n_layers: int, features: range
+    ) -> tuple[Columns, npt.NDArray[np.int64]]:
+        """Take features through a stage, in this thread.
 
-        Returns the number of features that came, the strip of those that go on, and the counts
-        of each of the layers.
+        Returns those that go on, and the counts of each of its layers.
         """
-        tile, spare = self._buffers()
-        counts = np.zeros((3, end - first), dtype=np.int64)
-        is_swapped, stride, lanes = kernels.run_steps(
-            self.plan.arrays,
-            self.steps_end[first],
-            self.steps_end[end],
-            tile,
-            spare,
-            lanes_for(ids.size),
+        n = len(features)
+        room = Room(*self._tiles(), np.zeros((3, n_layers), dtype=np.int64))
+        ids, stands_for, offsets, strides = np.empty((4, n), dtype=np.int64)
+        kept = Kept(
             ids,
             stands_for,
-            first,
-            counts,
+            offsets,
+            strides,
+            np.empty(n + LANES if work.has_codes else 0, dtype=np.uint64),
+            np.empty(n * work.n_kept + LANES, dtype=np.float32),
         )
-        n_neurons = self.plan.layer_neurons[end - 1]
-        if end == self.plan.n_layers and not self.keeps_activations:
-            n_neurons = 0  # only the numbers of the live features are wanted
-        n = lanes.size
-        matrix = np.empty(n_neurons * n + LANES, dtype=np.float32)
-        codes = np.empty(lanes_for(n) if has_codes else 0, dtype=np.uint64)
-        result = spare if is_swapped else tile
-        kernels.keep_lanes(result, n_neurons, stride, lanes, matrix, n, codes)
-        columns = np.arange(n, dtype=np.int32)
-        strip = Strip(ids[lanes], stands_for[lanes], matrix, n_neurons, codes, columns)
-        return ids.size, strip, counts
+        n, n_numbers = source.take(
+            self.plan.arrays, work, features.start, features.stop, room, kept, *source.arguments
+        )
+        # Given back: what dead features would have taken.
+        kept.numbers.resize(n_numbers + LANES, refcheck=False)
+        columns = Columns(
+            ids[:n],
+            stands_for[:n],
+            kept.numbers.ctypes.data + 4 * offsets[:n],
+            4 * strides[:n],
+            kept.codes[:n],
+            [kept.numbers],
+        )
+        return columns, room.counts
 
-    def _report(self, first: int, end: int, n_features: int, n_survivors: int) -> None:
-        """Count a tile as done; features that died are done with all layers."""
-        if self.progress is None:
-            return
-        n_layers = self.plan.n_layers
-        self._feature_layers_done += n_features * (end - first)
-        self._feature_layers_done += (n_features - n_survivors) * (n_layers - end)
-        self.progress(self._feature_layers_done / (self.features.n_features * n_layers))
-
-    def _load_inputs(
-        self, stop: int, first: int
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Fill this thread's tile with features from `first`, at most to `stop`."""
-        stop = min(stop, first + self.first_width)
-        n_lanes = lanes_for(stop - first)
-        plan, features, (tile, _) = self.plan, self.features, self._buffers()
-        if isinstance(features, PackedFeatures):
-            blocks = features.masks[first // LANES : (first + n_lanes) // LANES]
-            planes = np.empty(inputs.DIGITS * MASKS, dtype=np.uint16)
-            inputs.load_masks(
-                blocks, plan.load_position, plan.n_loaded, self.n_repeats, tile, n_lanes, planes
-            )
-        else:
-            part = features.part(first, stop)
-            values = _NO_VALUES if part.values is None else part.values
-            inputs.load_features(
-                part.indptr, part.indices, values, plan.load_position, plan.n_loaded, tile, n_lanes
-            )
-        return np.arange(first, stop, dtype=np.int64), np.ones(stop - first, dtype=np.int64)
-
-    def _load_pieces(
-        self, pieces: list[Piece]
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Fill this thread's tile with pieces of strips."""
-        tile = self._buffers()[0]
-        count = sum(piece.columns.size for piece in pieces)
-        stride = lanes_for(count)
-        offset = 0
-        for piece in pieces:
-            strip = piece.strip
-            kernels.load_columns(
-                strip.matrix, strip.ids.size, strip.n_neurons, piece.columns, tile, stride, offset
-            )
-            offset += piece.columns.size
-        kernels.clear_lanes(tile, pieces[0].strip.n_neurons, stride, count)
-        ids = np.concatenate([piece.strip.ids[piece.columns] for piece in pieces])
-        stands_for = np.concatenate([piece.strip.stands_for[piece.columns] for piece in pieces])
-        return ids, stands_for
-
-    def _buffers(self) -> tuple[npt.NDArray[np.float32], ...]:
+    def _tiles(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
         """Two tiles that belong to the calling thread, each a row longer than needed."""
         if not hasattr(self._of_thread, "tiles"):
             size = (self.plan.max_width + 1) * max(self.first_width, self.width)
             self._of_thread.tiles = aligned_empty(size), aligned_empty(size)
-        tiles: tuple[npt.NDArray[np.float32], ...] = self._of_thread.tiles
+        tiles: tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]] = self._of_thread.tiles
         return tiles
+
+    def _report(self, first: int, end: int, n_features: int, n_survivors: int) -> None:
+        """Count features as done; those that died are done with all layers."""
+        if self.progress is None:
+            return
+        self._feature_layers_done += n_features * (end - first)
+        self._feature_layers_done += (n_features - n_survivors) * (self.end - end)
+        n_layers = self.end - self.stages[0].first
+        self.progress(self._feature_layers_done / (self.n_features * n_layers))
+
+
+def _features_of(
+    start: State, live: npt.NDArray[np.int64], of_live: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The features that live rows of a state stand for, and what they have of `of_live`."""
+    of_row = np.full(start.n_carried, -1, dtype=np.int64)
+    of_row[live] = of_live
+    is_live = of_row[start.rows] >= 0
+    return start.ids[is_live], of_row[start.rows[is_live]]

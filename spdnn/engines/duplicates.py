@@ -4,17 +4,22 @@ Equal activations stay equal, so that a feature equal to another one need not be
 Hashes propose, values decide. Looking backs off where it finds nothing, and comes back later.
 """
 
+from concurrent.futures import Executor
+
 import numpy as np
 import numpy.typing as npt
 
-from spdnn.engines.kernels.equal import find_equal
-from spdnn.engines.strips import Strip
+from spdnn.engines.columns import Columns
+from spdnn.engines.kernels.equal import confirm, propose
 
 WORTHWHILE = 0.01
 """Share of the features that must merge for a look to count as a success."""
 
 LONGEST_PAUSE = 15
 """Looks left out at most after looks that found nothing."""
+
+CONFIRMED_AT_ONCE = 1 << 18
+"""Activations of features that a thread compares at a time, at least."""
 
 
 class Duplicates:
@@ -37,48 +42,39 @@ class Duplicates:
             return False
         return True
 
-    def merge(self, strips: list[Strip]) -> int:
-        """Merge equal features among strips with hashes: only the first of them stays carried.
+    def merge(self, columns: Columns, n_neurons: int, pool: Executor) -> Columns:
+        """Merge equal features among those given, which have hashes.
 
-        Returns how many are no longer carried.
+        Returns those that stay carried: of equal ones the first, which stands for all.
         """
-        strips = [strip for strip in strips if strip.codes.size]
-        n_carried = sum(strip.columns.size for strip in strips)
-        if not n_carried:
-            return 0
-        codes = np.concatenate([strip.codes[strip.columns] for strip in strips])
-        addresses = [
-            strip.matrix.ctypes.data + 4 * strip.columns.astype(np.int64) for strip in strips
-        ]
-        strides = np.repeat(
-            [4 * strip.ids.size for strip in strips], [strip.columns.size for strip in strips]
-        )
-        first = find_equal(codes, np.concatenate(addresses), strides, strips[0].n_neurons)
-        gone = np.flatnonzero(first != np.arange(first.size))
-        if gone.size:
-            self._let_stand(strips, first, gone)
-        n_gone = int(gone.size)
-        # After a second look in vain: 1 is left out, then 3, 7, ...
-        self._n_failures = 0 if n_gone >= WORTHWHILE * n_carried else self._n_failures + 1
-        self._to_skip = min(2 ** max(0, self._n_failures - 1) - 1, LONGEST_PAUSE)
-        return n_gone
+        first = propose(columns.codes)
+        candidates = np.flatnonzero(first != np.arange(first.size))
+        step = max(1, CONFIRMED_AT_ONCE // max(n_neurons, 1))
+        pieces = [candidates[start : start + step] for start in range(0, candidates.size, step)]
 
-    def _let_stand(
-        self, strips: list[Strip], first: npt.NDArray[np.int64], gone: npt.NDArray[np.int64]
-    ) -> None:
-        """Let features `first[gone]` stand for the features `gone`, numbered over all strips."""
-        ids = np.concatenate([strip.ids[strip.columns] for strip in strips])
-        stands_for = np.concatenate([strip.stands_for[strip.columns] for strip in strips])
-        self._stand_in[ids[gone]] = ids[first[gone]]
-        np.add.at(stands_for, first[gone], stands_for[gone])
-        is_carried = np.ones(ids.size, dtype=bool)
+        def compare(piece: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+            return confirm(piece, first[piece], columns.addresses, columns.strides, n_neurons)
+
+        is_equal = list(pool.map(compare, pieces)) if len(pieces) > 1 else map(compare, pieces)
+        gone = candidates[np.concatenate([*is_equal, np.empty(0, bool)])]
+        # After a second look in vain: 1 is left out, then 3, 7, ...
+        is_success = gone.size >= WORTHWHILE * columns.size
+        self._n_failures = 0 if is_success else self._n_failures + 1
+        self._to_skip = min(2 ** max(0, self._n_failures - 1) - 1, LONGEST_PAUSE)
+        if not gone.size:
+            return columns
+        self._stand_in[columns.ids[gone]] = columns.ids[first[gone]]
+        np.add.at(columns.stands_for, first[gone], columns.stands_for[gone])
+        is_carried = np.ones(columns.size, dtype=bool)
         is_carried[gone] = False
-        start = 0
-        for strip in strips:
-            stop = start + strip.columns.size
-            strip.stands_for[strip.columns] = stands_for[start:stop]
-            strip.columns = strip.columns[is_carried[start:stop]]
-            start = stop
+        return Columns(
+            columns.ids[is_carried],
+            columns.stands_for[is_carried],
+            columns.addresses[is_carried],
+            columns.strides[is_carried],
+            columns.codes[is_carried],
+            columns.memory,
+        )
 
     def expand(
         self, carried: npt.NDArray[np.int64]

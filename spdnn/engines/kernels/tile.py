@@ -11,39 +11,63 @@ import numpy as np
 import numpy.typing as npt
 
 from spdnn.engines.kernels.step import WORD, Tile, evaluate_step
-from spdnn.engines.kernels.vectors import LANES, compress_lanes, hash_lanes
+from spdnn.engines.kernels.vectors import LANES, compress_lanes, copy_lanes, float_at, hash_lanes
 from spdnn.jit import jit
 from spdnn.plan.cpu import LAYER, MAY_DROP, N_OUTPUTS, NO_LAYER, PlanArrays
 
 
 @jit
 def load_columns(
-    strip: Tile,
-    n_columns: int,
+    addresses: npt.NDArray[np.int64],
+    strides: npt.NDArray[np.int64],
     n_neurons: int,
-    columns: npt.NDArray[np.int32],
     tile: Tile,
     stride: int,
-    offset: int,
 ) -> None:
-    """Copy the named columns of a strip (neurons x features) into a tile, from lane `offset` on."""
-    first = columns[0]
-    if columns[columns.size - 1] - first == columns.size - 1:  # side by side: copied as vectors
-        for p in range(n_neurons):
-            for f in range(columns.size):
-                tile[p * stride + offset + f] = strip[p * n_columns + first + f]
-        return
+    """Copy features into a tile, from wherever they are.
+
+    Parameters
+    ----------
+    addresses, strides : ndarray, int64
+        Where each one's first activation stands in memory, and how many bytes lie from one to the
+        next; up to 60 bytes more are read.
+    n_neurons : int
+    tile : ndarray
+        A row longer than the neurons need.
+    stride : int
+    """
+    n_features = addresses.size
+    # Neighbours are copied together: runs of them, each with its end.
+    starts = np.empty(n_features + 1, dtype=np.int64)
+    n_runs = 0
+    for f in range(n_features):
+        is_next = f > 0 and addresses[f] == addresses[f - 1] + 4 and strides[f] == strides[f - 1]
+        if not is_next:
+            starts[n_runs] = f
+            n_runs += 1
+    starts[n_runs] = n_features
     for p in range(n_neurons):
-        for f in range(columns.size):
-            tile[p * stride + offset + f] = strip[p * n_columns + columns[f]]
+        row = p * stride
+        for run in range(n_runs):
+            address = addresses[starts[run]] + p * strides[starts[run]]
+            # What is copied beyond a run's end is overwritten by the next run, or the next row.
+            for f in range(starts[run], starts[run + 1], LANES):
+                copy_lanes(address, tile, row + f)
+                address += 4 * LANES
+        for f in range(n_features, stride):
+            tile[row + f] = 0
 
 
 @jit
-def clear_lanes(tile: Tile, n_neurons: int, stride: int, first: int) -> None:
-    """Zero the lanes from `first` on."""
-    for p in range(n_neurons):
-        for f in range(first, stride):
-            tile[p * stride + f] = 0
+def gather_rows(
+    addresses: npt.NDArray[np.int64],
+    strides: npt.NDArray[np.int64],
+    rows: npt.NDArray[np.float32],
+) -> None:
+    """Copy features, from wherever they are, into rows (features x neurons)."""
+    for f in range(rows.shape[0]):
+        for p in range(rows.shape[1]):
+            rows[f, p] = float_at(addresses[f] + p * strides[f])
 
 
 @jit
@@ -117,7 +141,7 @@ def run_steps(
     first_layer : int
         The layer that the first step belongs to.
     counts : ndarray, shape (3, n_layers), int64
-        Filled, layer by layer from `first_layer`: live features after the layer, distinct
+        Added to, layer by layer from `first_layer`: live features after the layer, distinct
         ones of them that were carried, and lanes that the layer was evaluated for.
 
     Returns
@@ -143,8 +167,8 @@ def run_steps(
         live = live_lanes(bits, lanes)
         for lane in live:
             counts[0, layer - first_layer] += stands_for[lane]
-        counts[1, layer - first_layer] = live.size
-        counts[2, layer - first_layer] = lanes.size
+        counts[1, layer - first_layer] += live.size
+        counts[2, layer - first_layer] += lanes.size
         if not plan.steps[step, MAY_DROP]:
             continue
         lanes = live

@@ -157,6 +157,33 @@ def _data_address(context: Any, builder: Any, kind: Any, array: Any) -> Any:
 
 
 @intrinsic  # type: ignore[untyped-decorator]
+def float_at(typing_context: Any, address: Any) -> Any:
+    """The float32 number at an address: what lies in many arrays, of which a kernel takes one."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.load(builder.inttoptr(arguments[0], _F32.as_pointer()), align=4)
+
+    return types.float32(types.int64), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def copy_lanes(typing_context: Any, address: Any, target: Any, start: Any) -> Any:
+    """Copy the 16 numbers from an address on to ``target[start : start + 16]``."""
+    signature = types.void(types.int64, target, types.int64)
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        address, target, start = arguments
+        pointer = ir.VectorType(_F32, LANES).as_pointer()
+        values = builder.load(builder.inttoptr(address, pointer), align=4)
+        end = _data_address(context, builder, signature.args[1], target)
+        end = builder.add(end, builder.mul(start, ir.Constant(_I64, 4)))
+        builder.store(values, builder.inttoptr(end, pointer), align=4)
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
 def compress_lanes(
     typing_context: Any, source: Any, source_start: Any, bits: Any, target: Any, target_start: Any
 ) -> Any:
