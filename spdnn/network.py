@@ -1,7 +1,8 @@
 """Layers and networks: plain values that check themselves when they are made."""
 
+import hashlib
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -149,6 +150,10 @@ class LayerSequence(Sequence[Layer]):
     def layer(self, index: int) -> Layer:
         """Make or read layer `index`, counted from 0 and in range."""
 
+    def fingerprint(self) -> str:
+        """A digest that no other layers have; a subclass that knows a cheaper one gives that."""
+        return fingerprint_of(self)
+
     def __len__(self) -> int:
         return len(self.shapes)
 
@@ -165,6 +170,18 @@ class LayerSequence(Sequence[Layer]):
         return self.layer(range(len(self))[index])
 
 
+def fingerprint_of(layers: Iterable[Layer]) -> str:
+    """Digest of all that layers compute from, in hexadecimal."""
+    digest = hashlib.blake2b(digest_size=16)
+    for layer in layers:
+        facts = (layer.weights.shape, layer.ymax, layer.activation, layer.bias_rule)
+        digest.update(repr(facts).encode())
+        weights = layer.weights
+        for array in (weights.indptr, weights.indices, weights.data, layer.bias):
+            digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
+
+
 class _LayerRange(LayerSequence):
     """Some of the layers of a sequence, still made or read one at a time."""
 
@@ -173,6 +190,9 @@ class _LayerRange(LayerSequence):
         self._numbers = numbers
         self.shapes = [whole.shapes[number] for number in numbers]
         self.edges = [whole.edges[number] for number in numbers]
+
+    def fingerprint(self) -> str:
+        return f"{self._whole.fingerprint()}{self._numbers}"
 
     def layer(self, index: int) -> Layer:
         return self._whole.layer(self._numbers[index])
@@ -220,6 +240,13 @@ class Network:
             f"Network({self.name!r}: {self.n_layers} layers, {self.n_inputs} inputs, "
             f"{self.n_outputs} outputs, {self.n_edges} edges)"
         )
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A digest that no other network has: of all weights, biases, caps and rules."""
+        layers = self.layers
+        is_lazy = isinstance(layers, LayerSequence)
+        return layers.fingerprint() if is_lazy else fingerprint_of(layers)
 
     @cached_property
     def n_edges(self) -> int:

@@ -55,6 +55,8 @@ class Engine(Protocol):
     threads : int
     stops : bool
         Whether `run` can stop between layers, and go on from there.
+    plan_class : type or None
+        Of its plans, with `to_parts` and `from_parts`, where they can be kept in a file.
     tuning : object
         What was measured of this machine and shapes plans, ready for JSON. It may be set to
         another process's before planning: plans of the same network are then equal.
@@ -64,6 +66,7 @@ class Engine(Protocol):
     modes: tuple[str, ...]
     threads: int
     stops: bool
+    plan_class: Any
     tuning: Any
 
     def compile(self, network: Network) -> None:

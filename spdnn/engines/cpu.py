@@ -117,6 +117,7 @@ class CpuEngine:
     name = "cpu"
     modes = tuple(_PLANS)
     stops = True
+    plan_class = CpuPlan
 
     def __init__(self, threads: int | None = None) -> None:
         self.threads = checked_threads(threads)

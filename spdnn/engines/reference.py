@@ -26,6 +26,7 @@ class ReferenceEngine:
     name = "scipy"
     modes = ("edges",)
     stops = True
+    plan_class = None
     tuning = None
 
     def __init__(self, threads: int | None = None) -> None:

@@ -6,6 +6,7 @@ of every member is its checksum, checked once, when the member is first used; a 
 short has no directory and is refused at once.
 """
 
+import hashlib
 import io
 import json
 import mmap
@@ -153,6 +154,11 @@ class Store:
             self._checked.add(member)
         return data
 
+    def checksums(self) -> list[tuple[str, int, int]]:
+        """Name, size and CRC-32 of each array."""
+        members = (info for info in self._members.values() if info.filename != _HEADER_MEMBER)
+        return sorted((info.filename, info.file_size, info.CRC) for info in members)
+
     def array(self, name: str) -> npt.NDArray[Any]:
         """One array, mapped.
 
@@ -224,6 +230,12 @@ class StoredLayers(LayerSequence):
         self._constant = np.empty(0, dtype=np.float32)
         self.shapes = tuple((int(n), int(m)) for n, m in store.facts["shapes"])
         self.edges = tuple(map(int, store.facts["edges"]))
+
+    def fingerprint(self) -> str:
+        """A digest of the store's checksums."""
+        facts = [self._store.facts[name] for name in ("shapes", "edges", "layers")]
+        text = json.dumps([*facts, self._store.checksums()])
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def layer(self, index: int) -> Layer:
         """Read layer `index`, counted from 0."""

@@ -1,7 +1,8 @@
 """The CPU engine's plan: all layers as steps, all steps as blocks, in a few long arrays."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from spdnn.memory import require_bytes
 from spdnn.network import Layer, Network, may_drop_after
 from spdnn.plan.blocks import INDEX_START, TYPICAL_COSTS, WEIGHT_START, BlockCosts, cut_layer
 from spdnn.plan.merge import merge_layer
+from spdnn.plan.work import Work
 
 (
     FIRST_BLOCK,
@@ -81,6 +83,8 @@ class CpuPlan:
         Where in the first tile each input is added; `n_loaded` for none.
     n_loaded : int
         Neurons of the first tile.
+    additions : int
+        How many of `layer_edges`, all together, are such sums.
     max_width : int
         Most neurons of any tile.
     output_position : ndarray, shape (n_outputs,), int32
@@ -93,6 +97,7 @@ class CpuPlan:
     layer_neurons: tuple[int, ...]
     load_position: npt.NDArray[Any]
     n_loaded: int
+    additions: int
     max_width: int
     output_position: npt.NDArray[np.int32]
 
@@ -107,6 +112,12 @@ class CpuPlan:
         return sum(array.nbytes for array in self.arrays)
 
     @property
+    def work(self) -> Work:
+        """What is computed for a feature."""
+        edges = sum(self.layer_edges) - self.additions
+        return Work(sum(self.layer_neurons), edges, self.additions)
+
+    @property
     def bytes_per_neuron(self) -> float:
         """What a tile reads of the plan for each neuron of each step, on average."""
         return self.n_bytes / max(1, int(self.arrays.steps[:, N_OUTPUTS].sum()))
@@ -117,6 +128,26 @@ class CpuPlan:
         n_repeats = self.load_position.size // max(self.n_loaded, 1)
         repeated = np.tile(np.arange(self.n_loaded), n_repeats)
         return n_repeats if np.array_equal(self.load_position, repeated) else 0
+
+    def to_parts(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+        """Facts, ready for JSON, and arrays, by name: all of the plan, to be kept in a file."""
+        facts: dict[str, Any] = {}
+        arrays = {f"arrays/{name}": array for name, array in self.arrays._asdict().items()}
+        for name in (field.name for field in fields(self) if field.name != "arrays"):
+            value = getattr(self, name)
+            (arrays if isinstance(value, np.ndarray) else facts)[name] = value
+        return facts, arrays
+
+    @classmethod
+    def from_parts(cls, facts: Mapping[str, Any], array: Callable[[str], Any]) -> "CpuPlan":
+        """Put together what `to_parts` took apart; `array` gives an array by its name."""
+        kept: dict[str, Any] = {
+            "arrays": PlanArrays(*(array(f"arrays/{name}") for name in PlanArrays._fields))
+        }
+        for name in (field.name for field in fields(cls) if field.name != "arrays"):
+            kept[name] = facts[name] if name in facts else array(name)
+        kept |= {name: tuple(facts[name]) for name in ("layer_edges", "layer_neurons")}
+        return cls(**kept)
 
     def steps_end(self) -> npt.NDArray[np.int64]:
         """The step behind each layer's last, shape (n_layers,)."""
@@ -165,7 +196,7 @@ def plan_merge(network: Network, costs: BlockCosts = TYPICAL_COSTS) -> CpuPlan:
                 load_position = np.full(network.n_inputs, n_loaded, dtype=np.int32)
                 load_position[np.diff(merged.sums.indptr) > 0] = merged.sums.indices
             steps = _Steps(network, costs, n_loaded)
-            steps.count_edges(network.n_inputs if merged.sums is not None else 0)
+            steps.count_additions(network.n_inputs if merged.sums is not None else 0)
         elif merged.sums is not None:
             steps.add_sums(merged.sums)
         steps.add_layer(layer, merged.weights, merged.bias)
@@ -191,16 +222,17 @@ class _Steps:
         self._n_blocks = self._n_indices = self._n_weights = self._n_biases = 0
         self._maps_zero_to_zero: list[bool] = []
         self._layer_edges: list[int] = []
-        self._uncounted = 0
+        self._uncounted = self._additions = 0
         self._n_loaded = n_loaded
 
-    def count_edges(self, n_edges: int) -> None:
-        """Count edges that are evaluated on the way to the next layer."""
-        self._uncounted += n_edges
+    def count_additions(self, n_additions: int) -> None:
+        """Count sums that are taken on the way to the next layer."""
+        self._uncounted += n_additions
+        self._additions += n_additions
 
     def add_sums(self, sums: sp.csr_array) -> None:
         """Add a step of plain sums."""
-        self.count_edges(sums.nnz)
+        self.count_additions(sums.nnz)
         bias = np.zeros(sums.shape[1], dtype=np.float32)
         self._add(sums, bias, is_relu=False, tests_nonzero=False, cap=None, layer=NO_LAYER)
 
@@ -284,6 +316,7 @@ class _Steps:
             tuple(int(n) for n in steps[ends_layer, N_OUTPUTS]),
             load_position.astype(self._position_dtype),
             self._n_loaded,
+            self._additions,
             max(self._n_loaded, int(steps[:, N_OUTPUTS].max())),
             output_position,
         )

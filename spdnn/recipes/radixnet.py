@@ -6,6 +6,7 @@ layers are permuted; the permutations of the published files were found by compa
 1024 neurons all 120 published layers equal these.
 """
 
+import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -105,6 +106,16 @@ class RadixLayers(LayerSequence):
         # Layers in a row mostly share size and constant weights: they then share these arrays.
         self._indptr = np.empty(0, dtype=np.int32)
         self._constant = np.empty(0, dtype=np.float32)
+
+    def fingerprint(self) -> str:
+        """A digest of what the layers are made from."""
+        facts = (self.units, self.radices, self.steps, self.groups, self.shapes)
+        facts += (self._rule, float(self.bias), self.ymax, self._seed)
+        digest = hashlib.blake2b(repr(facts).encode(), digest_size=16)
+        for key, part in self._parts.items():
+            digest.update(repr(key).encode())
+            digest.update(part.tobytes())
+        return digest.hexdigest()
 
     def _permutations(self) -> dict[tuple[int, int], npt.NDArray[np.int32]]:
         """Which base input each input plays, by group and number of inputs; group 0 is not there.
