@@ -28,6 +28,7 @@ ROOMS = {
     "spdnn.network": 0,
     "spdnn.features": 0,
     "spdnn.result": 0,
+    "spdnn.state": 0,
 }
 """How high each room stands; a module may import from its own room and from lower ones."""
 

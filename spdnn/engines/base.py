@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from spdnn.features import Features
 from spdnn.network import Network
+from spdnn.state import State
 
 Progress = Callable[[float], None]
 """Called now and then with the fraction of the work done, 0 to 1, from any thread."""
@@ -23,13 +24,16 @@ class Output:
     live : ndarray, shape (n_live,), int64
         The features (0-based, ascending) that are live after the last layer.
     n_live : ndarray, shape (n_layers,), int64
-        Live features after each layer.
+        Live features after each layer; like all counts 0 for layers that were not run.
     n_distinct : ndarray, shape (n_layers,), int64
         Those of them that were carried after each layer: the others are equal to one of them.
     edges_evaluated : ndarray, shape (n_layers,), int64
         Edges of each layer times the features it was evaluated for.
     activations : ndarray, shape (n_live, n_outputs), or None
         Activations of the live features after the last layer, where they were asked for.
+    state : State or None
+        Where the run stopped before the last layer: what goes on from there. `live` are then
+        the features in it.
     """
 
     live: npt.NDArray[np.int64]
@@ -37,14 +41,30 @@ class Output:
     n_distinct: npt.NDArray[np.int64]
     edges_evaluated: npt.NDArray[np.int64]
     activations: npt.NDArray[Any] | None
+    state: State | None = None
 
 
 class Engine(Protocol):
-    """Plans networks and runs features through plans. It knows no files and no MPI."""
+    """Plans networks and runs features through plans. It knows no files and no MPI.
+
+    Attributes
+    ----------
+    name : str
+    modes : tuple of str
+        The last is the best.
+    threads : int
+    stops : bool
+        Whether `run` can stop between layers, and go on from there.
+    tuning : object
+        What was measured of this machine and shapes plans, ready for JSON. It may be set to
+        another process's before planning: plans of the same network are then equal.
+    """
 
     name: str
     modes: tuple[str, ...]
     threads: int
+    stops: bool
+    tuning: Any
 
     def compile(self, network: Network) -> None:
         """Compile what planning and running this network need, or load it from the cache."""
@@ -72,12 +92,28 @@ class Engine(Protocol):
     def run(
         self,
         plan: Any,
-        features: Any,
+        start: Any,
         *,
+        until: int | None = None,
         activations: bool = False,
         progress: Progress | None = None,
     ) -> Output:
-        """Run features through a plan; both are this engine's own, from `load` and `plan`.
+        """Run features through a plan of this engine.
+
+        Parameters
+        ----------
+        plan : object
+            As `plan` gave it.
+        start : object or State
+            Features as `load` gave them, as many neurons as the network has inputs; or where an
+            earlier run of an equal plan has stopped.
+        until : int, optional
+            Layers after which to stop, more than `start` has passed; all where not given.
+            Results do not depend, bit for bit, on where a run has stopped.
+        activations : bool
+            Whether those after the last layer are wanted.
+        progress : callable, optional
+            Called with the fraction done of what is to be run.
 
         Raises
         ------

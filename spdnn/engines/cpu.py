@@ -38,7 +38,9 @@ from spdnn.errors import PlanError
 from spdnn.features import Features
 from spdnn.memory import l2_bytes, require_bytes
 from spdnn.network import Layer, Network
+from spdnn.plan.blocks import BlockCosts
 from spdnn.plan.cpu import CpuPlan, plan_edges, plan_merge
+from spdnn.state import State
 from spdnn.threads import checked_threads
 
 POOL_BYTES = 256 << 20
@@ -94,9 +96,20 @@ class CpuEngine:
 
     name = "cpu"
     modes = tuple(_PLANS)
+    stops = True
 
     def __init__(self, threads: int | None = None) -> None:
         self.threads = checked_threads(threads)
+        self._costs: BlockCosts | None = None
+
+    @property
+    def tuning(self) -> list[Any]:
+        """What blocks cost here, measured the first time it is asked for."""
+        return [costs.tolist() for costs in self._costs or measured_costs()]
+
+    @tuning.setter
+    def tuning(self, costs: list[Any]) -> None:
+        self._costs = BlockCosts(*map(np.array, costs))
 
     def compile(self, network: Network) -> None:
         """Plan and run a tiny network with the same types, through several stages."""
@@ -115,7 +128,7 @@ class CpuEngine:
         """Cut all layers into blocks, in mode ``merge`` after merging neurons."""
         if mode not in _PLANS:
             raise PlanError(f"engine cpu has no mode {mode}")
-        return _PLANS[mode](network, measured_costs())
+        return _PLANS[mode](network, self._costs or measured_costs())
 
     def load(self, features: Features) -> Loaded:
         """Pack features of 0 and 1 as bits, unless they are so few that it does not pay."""
@@ -127,19 +140,21 @@ class CpuEngine:
     def run(
         self,
         plan: CpuPlan,
-        features: Loaded,
+        start: Loaded | State,
         *,
+        until: int | None = None,
         activations: bool = False,
         progress: Progress | None = None,
     ) -> Output:
-        """Run features through all layers; see `spdnn.engines.base.Engine`."""
+        """Run features through layers; see `spdnn.engines.base.Engine`."""
         widths = tile_width(plan, FIRST_STAGE), tile_width(plan)
         n_bytes = 2 * 4 * plan.max_width * max(widths) * self.threads
         require_bytes(
             n_bytes, f"{self.threads} tiles of {max(widths)} features", "take fewer --threads"
         )
         with ThreadPoolExecutor(self.threads) as pool:
-            return _Run(plan, features, widths, pool, activations, progress).output()
+            end = plan.n_layers if until is None else until
+            return _Run(plan, start, end, widths, pool, activations, progress).output()
 
 
 def tile_width(plan: CpuPlan, times: int = 1) -> int:
@@ -155,29 +170,41 @@ def tile_width(plan: CpuPlan, times: int = 1) -> int:
 
 
 class _Run:
-    """One run of features through a plan: the stages and what they have counted."""
+    """One run of features up to layer `end` of a plan: the stages and what they have counted.
+
+    Within it features are numbered from 0: those of `start`, or the rows of a State.
+    """
 
     def __init__(
         self,
         plan: CpuPlan,
-        features: Loaded,
+        start: Loaded | State,
+        end: int,
         widths: tuple[int, int],
         pool: ThreadPoolExecutor,
         keeps_activations: bool,
         progress: Progress | None,
     ) -> None:
         self.plan = plan
-        self.features = features
+        self.start = start
+        self.end = end
         self.first_width, self.width = widths
+        first = 0
+        if isinstance(start, State):
+            first, self.n_features = start.layer, start.n_carried
+            self.stands_for = start.stands_for()
+            self.first_width = self.width  # the first layers are behind
+        else:
+            self.n_features = start.n_features
         self.pool = pool
         self.keeps_activations = keeps_activations
         self.progress = progress
         self.n_repeats = plan.n_repeats
         self.steps_end = [0, *plan.steps_end().tolist()]
-        self.duplicates = Duplicates(features.n_features) if plan.mode == "merge" else None
+        self.duplicates = Duplicates(self.n_features) if plan.mode == "merge" else None
         ends = sorted({*STAGE_ENDS, *(LOOK_ENDS if self.duplicates is not None else ())})
-        ends = [end for end in ends if end < plan.n_layers] + [plan.n_layers]
-        self.stages = [Stage(*span) for span in pairwise([0, *ends])]
+        ends = [stop for stop in ends if first < stop < end] + [end]
+        self.stages = [Stage(*span) for span in pairwise([first, *ends])]
         self.counts = np.zeros((3, plan.n_layers), dtype=np.int64)
         self.results: list[Strip] = []
         self._of_thread = threading.local()
@@ -187,25 +214,32 @@ class _Run:
         # A multiple of a tile: features lie in blocks that are not cut.
         n_tiles = POOL_BYTES // (4 * self.plan.max_width * self.first_width)
         batch = max(1, n_tiles) * self.first_width
-        n_features = self.features.n_features
-        for start in range(0, n_features, batch):
-            stop = min(start + batch, n_features)
+        load = self._load_rows if isinstance(self.start, State) else self._load_inputs
+        for start in range(0, self.n_features, batch):
+            stop = min(start + batch, self.n_features)
             firsts = range(start, stop, self.first_width)
-            self._run_stages(0, stop - start, firsts, partial(self._load_inputs, stop))
+            self._run_stages(0, stop - start, firsts, partial(load, stop))
         for number in range(1, len(self.stages)):
             self._drain(number)
+        if self.duplicates is not None and self.end < self.plan.n_layers:
+            # What waits, is written or sent holds no feature twice.
+            self.counts[1, self.end - 1] -= self.duplicates.merge(self.results)
         return self._gathered()
 
     def _gathered(self) -> Output:
         n_outputs = self.plan.output_position.size
-        ids = np.concatenate([strip.ids for strip in self.results] or [np.empty(0, np.int64)])
+        carried = [strip.ids[strip.columns] for strip in self.results]
+        ids = np.concatenate([*carried, np.empty(0, np.int64)])
         order = np.argsort(ids, kind="stable")
         live, of_live = ids[order], order
         if self.duplicates is not None:
             live, place = self.duplicates.expand(ids[order])
             of_live = order[place]
+        if isinstance(self.start, State):
+            live, of_live = _features_of(self.start, live, of_live)
+        state = self._state(live, of_live) if self.end < self.plan.n_layers else None
         activations = None
-        if self.keeps_activations:
+        if self.keeps_activations and state is None:
             found = [strip.carried() for strip in self.results]
             n_last = self.plan.layer_neurons[-1]
             by_position = np.concatenate([np.empty((n_last, 0), np.float32), *found], axis=1)
@@ -213,7 +247,18 @@ class _Run:
             np.take(by_position.T[of_live], self.plan.output_position, axis=1, out=activations)
         n_live, n_distinct, n_entered = self.counts
         edges = n_entered * np.array(self.plan.layer_edges, dtype=np.int64)
-        return Output(live, n_live, n_distinct, edges, activations)
+        return Output(live, n_live, n_distinct, edges, activations, state)
+
+    def _state(self, live: npt.NDArray[np.int64], of_live: npt.NDArray[np.int64]) -> State:
+        """What the strips of the results hold; `of_live` counts their features."""
+        n_rows = sum(strip.columns.size for strip in self.results)
+        n_neurons = self.plan.layer_neurons[self.end - 1]
+        activations = np.empty((n_rows, n_neurons), dtype=np.float32)
+        row = 0
+        for strip in self.results:
+            activations[row : row + strip.columns.size] = strip.carried().T
+            row += strip.columns.size
+        return State(self.end, live, of_live, activations)
 
     def _drain(self, number: int) -> None:
         """Run a stage on all that waits for it."""
@@ -241,7 +286,9 @@ class _Run:
         """
         following, has_codes = self._next_stop(number, n_features)
         first, end = self.stages[number].first, self.stages[following - 1].end
-        is_last = end == self.plan.n_layers
+        is_last = end == self.end
+        if is_last:
+            has_codes = self.duplicates is not None and end < self.plan.n_layers
         target = self.results if is_last else self.stages[following].waiting
 
         def work(task: Any) -> tuple[int, Strip, npt.NDArray[np.int64]]:
@@ -321,18 +368,19 @@ class _Run:
         """Count a tile as done; features that died are done with all layers."""
         if self.progress is None:
             return
-        n_layers = self.plan.n_layers
         self._feature_layers_done += n_features * (end - first)
-        self._feature_layers_done += (n_features - n_survivors) * (n_layers - end)
-        self.progress(self._feature_layers_done / (self.features.n_features * n_layers))
+        self._feature_layers_done += (n_features - n_survivors) * (self.end - end)
+        n_layers = self.end - self.stages[0].first
+        self.progress(self._feature_layers_done / (self.n_features * n_layers))
 
     def _load_inputs(
         self, stop: int, first: int
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Fill this thread's tile with features from `first`, at most to `stop`."""
+        assert not isinstance(self.start, State)
         stop = min(stop, first + self.first_width)
         n_lanes = lanes_for(stop - first)
-        plan, features, (tile, _) = self.plan, self.features, self._buffers()
+        plan, features, (tile, _) = self.plan, self.start, self._buffers()
         if isinstance(features, PackedFeatures):
             blocks = features.masks[first // LANES : (first + n_lanes) // LANES]
             planes = np.empty(inputs.DIGITS * MASKS, dtype=np.uint16)
@@ -346,6 +394,19 @@ class _Run:
                 part.indptr, part.indices, values, plan.load_position, plan.n_loaded, tile, n_lanes
             )
         return np.arange(first, stop, dtype=np.int64), np.ones(stop - first, dtype=np.int64)
+
+    def _load_rows(
+        self, stop: int, first: int
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Fill this thread's tile with rows of a State from `first`, at most to `stop`."""
+        assert isinstance(self.start, State)
+        stop = min(stop, first + self.first_width)
+        rows = self.start.activations[first:stop]
+        n_neurons, stride = rows.shape[1], lanes_for(stop - first)
+        tile = self._buffers()[0][: n_neurons * stride].reshape(n_neurons, stride)
+        tile[:, : stop - first] = rows.T
+        tile[:, stop - first :] = 0
+        return np.arange(first, stop, dtype=np.int64), self.stands_for[first:stop].copy()
 
     def _load_pieces(
         self, pieces: list[Piece]
@@ -373,3 +434,13 @@ class _Run:
             self._of_thread.tiles = aligned_empty(size), aligned_empty(size)
         tiles: tuple[npt.NDArray[np.float32], ...] = self._of_thread.tiles
         return tiles
+
+
+def _features_of(
+    start: State, live: npt.NDArray[np.int64], of_live: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The features that live rows of a state stand for, and what they have of `of_live`."""
+    of_row = np.full(start.n_carried, -1, dtype=np.int64)
+    of_row[live] = of_live
+    is_live = of_row[start.rows] >= 0
+    return start.ids[is_live], of_row[start.rows[is_live]]

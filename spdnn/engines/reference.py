@@ -9,6 +9,7 @@ from spdnn.engines.base import Output, Progress, count_edges
 from spdnn.errors import PlanError
 from spdnn.features import Features
 from spdnn.network import Layer, Network, may_drop_after
+from spdnn.state import State
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,8 @@ class ReferenceEngine:
 
     name = "scipy"
     modes = ("edges",)
+    stops = True
+    tuning = None
 
     def __init__(self, threads: int | None = None) -> None:
         self.threads = 1
@@ -44,30 +47,38 @@ class ReferenceEngine:
     def run(
         self,
         plan: ReferencePlan,
-        features: Features,
+        start: Features | State,
         *,
+        until: int | None = None,
         activations: bool = False,
         progress: Progress | None = None,
     ) -> Output:
-        """Run all features through all layers; none is dropped, dead ones are empty rows."""
-        y = features.to_csr(np.float64)
-        n_live = np.empty(plan.network.n_layers, dtype=np.int64)
-        maps_zero_to_zero = []
-        for number, layer in enumerate(plan.network.layers):
-            y = next_features(y, layer)
+        """Run all features through layers; none is dropped before a stop, dead ones are empty."""
+        network = plan.network
+        if isinstance(start, State):
+            y = sp.csr_array(start.activations[start.rows])
+            first, ids = start.layer, start.ids
+        else:
+            y = start.to_csr(np.float64)
+            first, ids = 0, np.arange(start.n_features, dtype=np.int64)
+        end = network.n_layers if until is None else until
+        n_live = np.zeros(network.n_layers, dtype=np.int64)
+        for number in range(first, end):
+            y = next_features(y, network.layers[number])
             n_live[number] = np.count_nonzero(np.diff(y.indptr))
-            maps_zero_to_zero.append(layer.maps_zero_to_zero)
             if progress is not None:
-                progress((number + 1) / n_live.size)
-        may_drop = may_drop_after(maps_zero_to_zero)
-        live = np.flatnonzero(np.diff(y.indptr)).astype(np.int64)
-        return Output(
-            live,
-            n_live,
-            n_live,
-            count_edges(features.n_features, n_live, may_drop, plan.network.layer_edges),
-            y[live].toarray() if activations else None,
+                progress((number + 1 - first) / (end - first))
+        may_drop = may_drop_after([layer.maps_zero_to_zero for layer in network.layers])
+        edges = np.zeros_like(n_live)
+        edges[first:end] = count_edges(
+            ids.size, n_live[first:end], may_drop[first:end], network.layer_edges[first:end]
         )
+        kept = np.flatnonzero(np.diff(y.indptr)) if may_drop[end - 1] else np.arange(ids.size)
+        state = None
+        if end < network.n_layers:
+            state = State(end, ids[kept], np.arange(kept.size), y[kept].toarray())
+        wanted = y[kept].toarray() if activations and state is None else None
+        return Output(ids[kept], n_live, n_live, edges, wanted, state)
 
 
 def next_features(y: sp.csr_array, layer: Layer) -> sp.csr_array:
