@@ -116,7 +116,9 @@ def test_the_tuning_of_another_process_makes_its_plan() -> None:
 
 
 def random_state(rng: np.random.Generator, n_features: int, n_rows: int) -> State:
-    rows = np.concatenate([np.arange(n_rows), rng.integers(n_rows, size=n_features - n_rows)])
+    n_features = n_features if n_rows else 0
+    more = rng.integers(max(n_rows, 1), size=n_features - n_rows)
+    rows = np.concatenate([np.arange(n_rows), more])
     ids = np.sort(rng.choice(1000, size=n_features, replace=False))
     values = rng.integers(0, 2, size=(n_rows, 3)).astype(np.float32)
     return State(4, ids, rng.permutation(rows), values)
