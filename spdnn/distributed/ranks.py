@@ -4,6 +4,7 @@ What a user may have done wrong is agreed upon: all ranks hear of it and rank 0 
 that fails while others are still at work ends the run.
 """
 
+import io
 import os
 import pickle
 import shutil
@@ -23,6 +24,7 @@ from spdnn.distributed.team import Partition, Team, part_of
 from spdnn.errors import DataError, DeviceError, ElsewhereError, SpdnnError, user_text
 from spdnn.features import Features
 from spdnn.inference import require_fit
+from spdnn.io.mapping import array_at, place_of
 from spdnn.launcher import launched_rank, launched_size
 from spdnn.network import Layer, LayerSequence, Network
 from spdnn.state import State, joined
@@ -123,6 +125,15 @@ def _messages(*arrays: npt.NDArray[Any]) -> list[npt.NDArray[np.uint8]]:
     ]
 
 
+class _Pickler(pickle.Pickler):
+    """Pickles arrays that lie in mapped files as their place there, to be mapped again."""
+
+    def reducer_override(self, value: Any) -> Any:
+        """What makes `value` again, if it is such an array."""
+        place = place_of(value) if isinstance(value, np.ndarray) else None
+        return NotImplemented if place is None else (array_at, (place,))
+
+
 class _LayersElsewhere(LayerSequence):
     """The shapes of layers that the leader of the node holds."""
 
@@ -217,9 +228,10 @@ class _Ranks(Team):
             def keep(buffer: pickle.PickleBuffer) -> None:
                 buffers.append(np.frombuffer(buffer.raw(), dtype=np.uint8))
 
-            head = pickle.dumps(work(), protocol=5, buffer_callback=keep)
+            head = io.BytesIO()
+            _Pickler(head, protocol=5, buffer_callback=keep).dump(work())
             _require_shared(sum(map(_aligned, (buffer.size for buffer in buffers))))
-            return head
+            return head.getvalue()
 
         head = self.on_leaders(packed)
         head, sizes = self._node.bcast((head, [buffer.size for buffer in buffers]))
