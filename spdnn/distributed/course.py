@@ -157,7 +157,7 @@ class Course:
         return self.team.on_all(lambda: self._resumed(folder))
 
     def _resumed(self, folder: Path) -> State | None:
-        """This rank's part of the checkpoint that was found, if there is one."""
+        """Read the part of this rank of the checkpoint that was found, if there is one."""
         found = self.found
         if found is None:
             return None
