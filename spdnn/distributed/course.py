@@ -30,8 +30,9 @@ FIRST_REBALANCE = 8
 """Layer after which numbers are evened out for the first time; then after twice as many, and so
 on. Most features die before; what was gained by then would be lost again."""
 
-FIRST_MERGE = 32
-"""Layer after which equal features are looked for across ranks for the first time, and so on."""
+FIRST_MERGE = 128
+"""Layer after which equal features are looked for across ranks for the first time, and so on. A
+shallower network is through before a stop of all ranks could pay."""
 
 EDGES, DISTINCT = 1, 2
 """Rows of counts."""

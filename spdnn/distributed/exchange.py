@@ -35,18 +35,21 @@ def row_codes(state: State) -> list[bytes]:
 
 
 def owners(codes: Sequence[Sequence[bytes]], rank: int) -> npt.NDArray[np.int64]:
-    """Choose who carries each row of a rank on: of those that have one of the same hash the first.
+    """Choose who carries each row of a rank on: one of the ranks that have a row of its hash.
+
+    The hash itself says which, so that every rank keeps about as many.
 
     Examples
     --------
-    >>> owners([[b"a", b"b"], [b"c", b"a"]], 1)
+    >>> owners([[b"a", b"b"], [b"a"]], 0)
     array([1, 0])
     """
-    owner: dict[bytes, int] = {}
+    having: dict[bytes, list[int]] = {}
     for number, of_rank in enumerate(codes):
         for code in of_rank:
-            owner.setdefault(code, number)
-    return np.array([owner[code] for code in codes[rank]], dtype=np.int64)
+            having.setdefault(code, []).append(number)
+    chosen = (having[code][code[-1] % len(having[code])] for code in codes[rank])
+    return np.fromiter(chosen, dtype=np.int64)
 
 
 def even_targets(n_rows: Sequence[int], rank: int) -> npt.NDArray[np.int64]:
