@@ -244,9 +244,9 @@ class Network:
     @cached_property
     def fingerprint(self) -> str:
         """A digest that no other network has: of all weights, biases, caps and rules."""
-        layers = self.layers
-        is_lazy = isinstance(layers, LayerSequence)
-        return layers.fingerprint() if is_lazy else fingerprint_of(layers)
+        if isinstance(self.layers, LayerSequence):
+            return self.layers.fingerprint()
+        return fingerprint_of(self.layers)
 
     @cached_property
     def n_edges(self) -> int:

@@ -42,6 +42,8 @@ class RankCount(NamedTuple):
     edges_evaluated : int
     seconds : float
         Its own inference, without waiting for the others.
+    received : int
+        Features more than it had that it went on with after stops between layers.
     """
 
     host: str
@@ -50,6 +52,7 @@ class RankCount(NamedTuple):
     live: int
     edges_evaluated: int
     seconds: float
+    received: int
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,9 @@ class Result:
         Input features, and stored weights of all layers.
     by_rank : tuple of RankCount
         A row a process where several did the run; `threads` are then those of all together.
+    resumed_after : int
+        Layers that an earlier run had passed, from whose checkpoint this one has gone on. Counts
+        and inference are those of both.
     """
 
     live: npt.NDArray[np.int64]
@@ -97,6 +103,7 @@ class Result:
     n_features: int
     n_edges: int
     by_rank: tuple[RankCount, ...] = ()
+    resumed_after: int = 0
 
     @property
     def categories(self) -> npt.NDArray[np.int64]:

@@ -21,7 +21,7 @@ from spdnn.errors import DeviceError, ElsewhereError
 from spdnn.io import store
 from spdnn.result import categories_text
 from tests.makers import dyadic_features, layer_files, small_network, triples_text, write_folder
-from tests.mpi_faults import FAILING_RANK
+from tests.mpi_faults import FAILING_RANK, LATER
 
 ROOT = Path(__file__).resolve().parent.parent
 NETWORK = small_network(64, 3)
@@ -234,27 +234,40 @@ def test_ranks_share_the_processors_unless_told() -> None:
     assert json.loads(Path("told.json").read_text())["threads"] == 6
 
 
+EVENED = ("--rebalance", "1")
 OFFICIAL_RUNS = [
-    (2, "interleaved", "edges"),
-    (3, "contiguous", "merge"),
-    (4, "interleaved", "merge"),
-    (4, "contiguous", "edges"),
+    (2, "interleaved", "edges", EVENED),
+    (3, "contiguous", "merge", ()),
+    (4, "interleaved", "merge", EVENED),
+    (4, "contiguous", "edges", ()),
 ]
 
 
 ALL_RUNS = [
     pytest.param(*run, marks=() if run in OFFICIAL_RUNS else pytest.mark.slow)
-    for run in itertools.product((1, 2, 3, 4), PARTITIONS, ("edges", "merge"))
+    for run in itertools.product((1, 2, 3, 4), PARTITIONS, ("edges", "merge"), ((), EVENED))
 ]
 
 
-@pytest.mark.parametrize(("ranks", "partition", "mode"), ALL_RUNS)
+@pytest.mark.parametrize(("ranks", "partition", "mode", "extra"), ALL_RUNS)
 def test_the_official_categories_do_not_depend_on_the_ranks(
-    ranks: int, partition: str, mode: str, official: list[str]
+    ranks: int, partition: str, mode: str, extra: tuple[str, ...], official: list[str]
 ) -> None:
-    done = run_ranks(ranks, *official, "--partition", partition, "--mode", mode)
+    done = run_ranks(ranks, *official, "--partition", partition, "--mode", mode, *extra)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[-1].startswith("CHALLENGE PASSED: 1,812 categories")
+
+
+def test_rows_move_between_ranks_in_pieces() -> None:
+    done = subprocess.run(
+        command(3, "tests.mpi_moves"),
+        capture_output=True,
+        text=True,
+        timeout=STARTS_WITHIN,
+        env=environment(),
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "60 features moved among 3 ranks\n"
 
 
 # Faults
@@ -284,9 +297,9 @@ def test_wrong_categories_are_status_1() -> None:
     assert done.stdout.count("CHALLENGE FAILED") == 1
 
 
-def start_faulty(fault: str) -> subprocess.Popen[str]:
+def start_faulty(fault: str, *extra: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        command(4, "tests.mpi_faults", fault, *BASE),
+        command(4, "tests.mpi_faults", fault, *BASE, *extra),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -322,6 +335,21 @@ def test_a_rank_that_fails_in_the_middle_stops_all(fault: str, message: str) -> 
     assert job.returncode != 0
     assert printed.count("spdnn: error") == bool(message)
     assert message in printed
+
+
+@pytest.mark.usefixtures("files")
+def test_a_killed_job_goes_on_from_its_checkpoint() -> None:
+    progress = ["--checkpoint", "progress", "--checkpoint-every", "1"]
+    with start_faulty("killed-later", *progress) as job:
+        wait_for([rank for rank in range(4) if rank != FAILING_RANK])
+        job.communicate(timeout=STOPS_WITHIN)
+    assert job.returncode != 0
+    assert not Path("found.tsv").exists()
+    done = run_ranks(3, *BASE, *progress, "--save-categories", "found.tsv")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"resumed after layer {LATER}" in done.stdout
+    assert Path("found.tsv").read_bytes() == expected()
+    assert not Path("progress").exists()
 
 
 @pytest.mark.usefixtures("files")

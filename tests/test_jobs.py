@@ -53,6 +53,15 @@ def test_slurm() -> None:
     assert parsed(words) == (4096, 480, "results/slurm-7-4096-480.json")
 
 
+def test_slurm_with_a_gpu_for_each_rank() -> None:
+    (words,) = dry_run("gpu.sbatch", SLURM_JOB_ID="7", SLURM_CPUS_PER_TASK="8")
+    assert words[:2] == ["srun", "--cpus-per-task=8"]
+    assert words[words.index("--engine") + 1] == "cuda"
+    assert parsed(words) == (65536, 120, "results/slurm-gpu-7-65536-120.json")
+    text = (JOBS / "gpu.sbatch").read_text()
+    assert "#SBATCH --ntasks-per-node=4\n#SBATCH --gpus-per-node=4\n" in text
+
+
 def test_lsf_counts_the_nodes_behind_the_launch_node() -> None:
     Path("hosts").write_text("batch1\n" + "node1\n" * 42 + "node2\n" * 42)
     (words,) = dry_run("cpu.lsf", LSB_DJOB_HOSTFILE="hosts", LSB_JOBID="7")

@@ -25,7 +25,7 @@ def run_cut(
     Returns the last output and the sums of all counts.
     """
     counts = np.zeros((3, len(plan_layers(plan))), dtype=np.int64)
-    starts: list[Features | State] = [features]
+    starts: list[Any] = [engine.load(features)]
     for until in [*cuts, None]:
         outputs = [engine.run(plan, start, until=until, activations=True) for start in starts]
         for output in outputs:
@@ -67,7 +67,7 @@ def test_any_cuts_give_the_same_bits(
     engine = make_engine(name, 2)
     plan = engine.plan(network, mode)
     with tiny_cpu_engine():
-        whole = engine.run(plan, features, activations=True)
+        whole = engine.run(plan, engine.load(features), activations=True)
         found = run_cut(engine, plan, features, sorted(cuts), parts)
     assert_equal(found, whole, merges=mode == "merge")
 
@@ -116,7 +116,9 @@ def test_the_tuning_of_another_process_makes_its_plan() -> None:
 
 
 def random_state(rng: np.random.Generator, n_features: int, n_rows: int) -> State:
-    rows = np.concatenate([np.arange(n_rows), rng.integers(n_rows, size=n_features - n_rows)])
+    n_features = n_features if n_rows else 0
+    more = rng.integers(max(n_rows, 1), size=n_features - n_rows)
+    rows = np.concatenate([np.arange(n_rows), more])
     ids = np.sort(rng.choice(1000, size=n_features, replace=False))
     values = rng.integers(0, 2, size=(n_rows, 3)).astype(np.float32)
     return State(4, ids, rng.permutation(rows), values)

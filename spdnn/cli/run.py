@@ -17,14 +17,16 @@ from spdnn.cli.arguments import (
     add_data_folder,
     add_network_size,
     count,
+    factor,
     positive,
     writable,
 )
 from spdnn.cli.progress import progress_bar
-from spdnn.distributed import PARTITIONS, Team, join
+from spdnn.distributed import PARTITIONS, Stops, Team, infer_together, join
 from spdnn.engines import ENGINES, MODES, NOT_YET, choose_mode, make_engine
-from spdnn.errors import DataError
+from spdnn.errors import DataError, DeviceError
 from spdnn.inference import with_reading
+from spdnn.io.checkpoint import remove_checkpoint
 from spdnn.io.files import whole_file
 from spdnn.result import Result, categories_sha256, categories_text
 from spdnn.sources import (
@@ -73,6 +75,18 @@ def add_parser(commands: Any) -> None:
         "--save-categories", type=Path, metavar="FILE", help="write the categories, one a line"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all facts as JSON")
+    parser.add_argument(
+        "--checkpoint",
+        type=Path,
+        metavar="DIR",
+        help="write progress there, and go on from what is there; removed when the run is complete",
+    )
+    parser.add_argument(
+        "--checkpoint-every",
+        type=positive,
+        metavar="LAYERS",
+        help="layers from one checkpoint to the next (default: a tenth of the network)",
+    )
     _add_ranks(parser)
     parser.set_defaults(command=run)
 
@@ -87,6 +101,13 @@ def _add_ranks(parser: argparse.ArgumentParser) -> None:
         default=PARTITIONS[0],
         choices=PARTITIONS,
         help="a rank takes features that lie together, or every N-th",
+    )
+    group.add_argument(
+        "--rebalance",
+        type=factor,
+        metavar="FACTOR",
+        help="move live features between ranks once one has more than FACTOR times the mean, "
+        "where that is predicted to pay",
     )
     group.add_argument("--mpi", action="store_true", help="load MPI though no launcher is seen")
     group.add_argument(
@@ -114,13 +135,15 @@ def _run(
     check = team.on_first(lambda: _make_check(arguments, network, features))
     read = time.perf_counter() - started
     with progress_bar("inference", is_shown=team.is_first) as progress:
-        result = team.infer(
+        result = infer_together(
+            team,
             network.network if network else None,
             features.features if features else None,
             partition=arguments.partition,
             engine=arguments.engine,
             mode=arguments.mode,
             threads=arguments.threads,
+            stops=Stops(arguments.checkpoint, arguments.checkpoint_every, arguments.rebalance),
             progress=progress,
         )
 
@@ -139,6 +162,8 @@ def _run(
                 file.write((json.dumps(record | {"provenance": facts}, indent=1) + "\n").encode())
         print(as_text(network, features, whole))
         print(verdict.text)
+        if arguments.checkpoint is not None:
+            remove_checkpoint(arguments.checkpoint)
         return 1 if verdict.outcome == "failed" else 0
 
     return team.on_first(report)
@@ -153,7 +178,12 @@ def _refuse_early(arguments: argparse.Namespace) -> None:
         raise DataError(f"--save-categories and --json would both write {outputs[0]}")
     if arguments.truth not in (None, NONE):
         read_truth(arguments.truth)
-    choose_mode(make_engine(arguments.engine, arguments.threads), arguments.mode)
+    engine = make_engine(arguments.engine, arguments.threads)
+    choose_mode(engine, arguments.mode)
+    if not engine.stops and not (arguments.checkpoint is None and arguments.rebalance is None):
+        raise DeviceError(
+            f"engine {engine.name} cannot stop between layers: leave out --checkpoint, --rebalance"
+        )
 
 
 def _open(arguments: argparse.Namespace) -> tuple[SourcedNetwork, SourcedFeatures]:
@@ -235,6 +265,7 @@ def as_record(
             "truth": check.source,
             "official": network.is_official and features.is_official,
         },
+        **({"resumed_after": result.resumed_after} if result.resumed_after else {}),
         **(ranks if result.by_rank else {}),
     }
 
@@ -266,6 +297,7 @@ def as_text(network: SourcedNetwork, features: SourcedFeatures, result: Result) 
         ("", f"{features.source} ({notes[features.is_official].format('inputs')})"),
         ("engine", f"{result.engine}, mode {result.mode}, {result.threads} thread{plural}"),
         *_rank_rows(result),
+        *((("", f"resumed after layer {result.resumed_after}"),) if result.resumed_after else ()),
         ("read", f"{seconds.read:10.3f} s"),
         ("compile", f"{seconds.compile:10.3f} s"),
         ("plan", f"{seconds.plan:10.3f} s"),

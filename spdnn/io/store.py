@@ -9,7 +9,6 @@ short has no directory and is refused at once.
 import hashlib
 import io
 import json
-import mmap
 import struct
 import zipfile
 import zlib
@@ -25,6 +24,7 @@ import scipy.sparse as sp
 from spdnn.errors import DataError
 from spdnn.features import Features, index_dtype
 from spdnn.io.files import whole_file
+from spdnn.io.mapping import MappedFile
 from spdnn.network import Layer, LayerSequence, Network
 
 SUFFIX = ".spdnn"
@@ -111,8 +111,7 @@ class Store:
         self.path = path
         try:
             with open(path, "rb") as file:
-                # A private copy: arrays are writable like any other, the file never changes.
-                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+                self._map = MappedFile.of(file, path)
                 with zipfile.ZipFile(file) as archive:
                     self._members = {info.filename: info for info in archive.infolist()}
         except OSError as error:

@@ -109,9 +109,9 @@ class RadixLayers(LayerSequence):
 
     def fingerprint(self) -> str:
         """A digest of what the layers are made from."""
-        facts = (self.units, self.radices, self.steps, self.groups, self.shapes)
-        facts += (self._rule, float(self.bias), self.ymax, self._seed)
-        digest = hashlib.blake2b(repr(facts).encode(), digest_size=16)
+        structure = (self.units, self.radices, self.steps, self.groups, self.shapes)
+        values = (self._rule, float(self.bias), self.ymax, self._seed)
+        digest = hashlib.blake2b(repr((structure, values)).encode(), digest_size=16)
         for key, part in self._parts.items():
             digest.update(repr(key).encode())
             digest.update(part.tobytes())

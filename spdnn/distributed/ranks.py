@@ -1,17 +1,12 @@
-"""The same engines under MPI: weights shared by a node, features partitioned among ranks.
-
-A run is a `Team`: a process by itself, or the ranks of a communicator. On each node one rank, its
-leader, reads, makes and plans; arrays then lie in a window of shared memory that all ranks of
-the node map, so that neither weights nor features are held twice. Nothing is exchanged during
-inference; the live features are gathered after it.
+"""The ranks of MPI's world communicator as a team: the only module that knows MPI.
 
 What a user may have done wrong is agreed upon: all ranks hear of it and rank 0 tells it. A rank
 that fails while others are still at work ends the run.
 """
 
+import io
 import os
 import pickle
-import platform
 import shutil
 import sys
 import time
@@ -20,23 +15,20 @@ import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from spdnn.engines import choose_mode, make_engine
-from spdnn.engines.base import Output, Progress
+from spdnn.distributed.team import Partition, Team, part_of
 from spdnn.errors import DataError, DeviceError, ElsewhereError, SpdnnError, user_text
 from spdnn.features import Features
-from spdnn.inference import infer, layer_counts, require_fit
+from spdnn.inference import require_fit
+from spdnn.io.mapping import array_at, place_of
 from spdnn.launcher import launched_rank, launched_size
 from spdnn.network import Layer, LayerSequence, Network
-from spdnn.result import RankCount, Result, Seconds
+from spdnn.state import State, joined
 from spdnn.threads import at_most_asked, fair_share
-
-Partition = Literal["contiguous", "interleaved"]
-PARTITIONS: tuple[Partition, ...] = ("contiguous", "interleaved")
 
 PATIENCE = 2.0
 """Seconds that a rank which has failed waits for the others, before it ends the run."""
@@ -58,90 +50,11 @@ ALIGNMENT = 64
 SHARED_MEMORY = Path("/dev/shm")
 """Where MPI libraries on Linux keep windows of shared memory."""
 
+LARGEST_MESSAGE = 256 << 20
+"""Bytes: more than 2 GiB at once is beyond many MPI libraries."""
+
 _T = TypeVar("_T")
 _FINE, _USERS, _OURS = range(3)
-
-
-class Team:
-    """A process by itself: what each rank, the leaders or the first are to do, it does."""
-
-    rank = 0
-    size = 1
-
-    @property
-    def is_first(self) -> bool:
-        """Whether this is the rank that prints and writes."""
-        return self.rank == 0
-
-    def __enter__(self) -> "Team":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Nothing to leave behind."""
-
-    def on_first(self, work: Callable[[], _T]) -> _T | None:
-        """Have rank 0 do `work`; gives what it gives there and None elsewhere.
-
-        Raises
-        ------
-        SpdnnError
-            On all ranks, if one has failed; `ElsewhereError` on those that do not tell it.
-        """
-        return work()
-
-    def on_leaders(self, work: Callable[[], _T]) -> _T | None:
-        """Have one rank of each node do `work`; otherwise like `on_first`."""
-        return work()
-
-    def tell(self, value: _T | None) -> _T:
-        """Give all ranks the value that rank 0 has."""
-        assert value is not None
-        return value
-
-    def infer(
-        self,
-        network: Network | None,
-        features: Features | None,
-        *,
-        partition: Partition = "contiguous",
-        engine: str = "auto",
-        mode: str = "auto",
-        threads: int | None = None,
-        progress: Progress | None = None,
-    ) -> Result:
-        """Run features through a network, every rank its part of them.
-
-        Parameters
-        ----------
-        network : Network, or None on ranks that lead no node
-        features : Features, or None on ranks that lead no node
-            All features of the run.
-        partition : {"contiguous", "interleaved"}
-            Rank r of R takes the r-th part of the features, or each R-th from the r-th.
-        engine, mode, threads, progress
-            As in `spdnn.infer`; by default the ranks of a node share its processors.
-
-        Returns
-        -------
-        Result
-            Complete on rank 0; elsewhere the live features are missing. Inference lasts from
-            one barrier to the end of gathering.
-
-        Raises
-        ------
-        SpdnnError
-            As `spdnn.infer`, on all ranks.
-        """
-        assert network is not None
-        assert features is not None
-        return infer(
-            network, features, engine=engine, mode=mode, threads=threads, progress=progress
-        )
 
 
 def join(*, asks_mpi: bool = False, allows_singleton: bool = False) -> Team:
@@ -187,21 +100,6 @@ def _refuse(text: str) -> NoReturn:
     raise DeviceError(text) if launched_rank() == 0 else ElsewhereError(text)
 
 
-def part_of(n_features: int, rank: int, size: int, partition: Partition) -> range:
-    """Return the features of a rank.
-
-    Examples
-    --------
-    >>> [list(part_of(5, rank, 2, "contiguous")) for rank in range(2)]
-    [[0, 1], [2, 3, 4]]
-    >>> [list(part_of(5, rank, 2, "interleaved")) for rank in range(2)]
-    [[0, 2, 4], [1, 3]]
-    """
-    if partition == "interleaved":
-        return range(rank, n_features, size)
-    return range(rank * n_features // size, (rank + 1) * n_features // size)
-
-
 def _aligned(n_bytes: int) -> int:
     return -(-n_bytes // ALIGNMENT) * ALIGNMENT
 
@@ -215,6 +113,25 @@ def _require_shared(n_bytes: int) -> None:
                 f"the ranks of a node share {n_bytes / 2**30:.1f} GiB, {SHARED_MEMORY} has "
                 f"{free / 2**30:.1f} GiB free: make it larger (docker run --shm-size)"
             )
+
+
+def _messages(*arrays: npt.NDArray[Any]) -> list[npt.NDArray[np.uint8]]:
+    """The bytes of contiguous arrays, in pieces that MPI can take."""
+    flat = [array.reshape(-1).view(np.uint8) for array in arrays]
+    return [
+        data[start : start + LARGEST_MESSAGE]
+        for data in flat
+        for start in range(0, data.size, LARGEST_MESSAGE)
+    ]
+
+
+class _Pickler(pickle.Pickler):
+    """Pickles arrays that lie in mapped files as their place there, to be mapped again."""
+
+    def reducer_override(self, value: Any) -> Any:
+        """What makes `value` again, if it is such an array."""
+        place = place_of(value) if isinstance(value, np.ndarray) else None
+        return NotImplemented if place is None else (array_at, (place,))
 
 
 class _LayersElsewhere(LayerSequence):
@@ -262,89 +179,36 @@ class _Ranks(Team):
         told: _T = self._world.bcast(value)
         return told
 
-    def infer(
-        self,
-        network: Network | None,
-        features: Features | None,
-        *,
-        partition: Partition = "contiguous",
-        engine: str = "auto",
-        mode: str = "auto",
-        threads: int | None = None,
-        progress: Progress | None = None,
-    ) -> Result:
-        started = time.perf_counter()
-        threads = self._default_threads() if threads is None else threads
-        runner = self._agreed(lambda: make_engine(engine, threads))
-        assert runner is not None
-        mode = choose_mode(runner, mode)
-        shape = self._network_shape(network)
-        own, n_features = self._own_features(shape, features, partition)
-        shared = time.perf_counter()
-        # One rank of a node compiles; the others then find the kernels in the cache.
-        self.on_leaders(lambda: runner.compile(shape))
-        self._agreed((lambda: runner.compile(shape)) if self._node.rank else None)
-        compiled = time.perf_counter()
-        plan = self._shared(lambda: runner.plan(network or shape, mode))
-        planned = time.perf_counter()
-        loaded = self._agreed(lambda: runner.load(own))
+    def on_others(self, work: Callable[[], _T]) -> _T | None:
+        return self._agreed(work if self._node.rank else None)
+
+    def on_all(self, work: Callable[[], _T]) -> _T:
+        done: Any = self._agreed(work)
+        return done  # type: ignore[no-any-return]
+
+    def everyones(self, value: _T) -> list[_T]:
+        values: list[_T] = self._world.allgather(value)
+        return values
+
+    def summed(self, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        total = np.empty_like(counts)
+        self._world.Allreduce(counts, total)
+        return total
+
+    def barrier(self) -> None:
         self._world.Barrier()
-        ready = time.perf_counter()
 
-        def run() -> tuple[Output, float]:
-            output = runner.run(plan, loaded, progress=progress)
-            return output, time.perf_counter() - ready
-
-        ran = self._agreed(run)
-        assert ran is not None
-        output, seconds = ran
-        part = part_of(n_features, self.rank, self.size, partition)
-        live = self._gathered(part.start + part.step * output.live)
-        done = time.perf_counter()
-        by_rank = self._world.allgather(
-            RankCount(
-                platform.node(),
-                runner.threads,
-                own.n_features,
-                int(output.live.size),
-                int(output.edges_evaluated.sum()),
-                seconds,
-            )
-        )
-        counts = (output.n_live, output.edges_evaluated, output.n_distinct)
-        return Result(
-            live=live,
-            activations=None,
-            layers=layer_counts(*map(self._summed, counts)),
-            seconds=Seconds(
-                compile=compiled - shared,
-                plan=planned - compiled,
-                load=ready - planned,
-                inference=done - ready,
-                total=done - started,
-            ),
-            engine=runner.name,
-            mode=mode,
-            threads=sum(rank.threads for rank in by_rank),
-            ranks=self.size,
-            n_features=n_features,
-            n_edges=shape.n_edges,
-            by_rank=tuple(by_rank),
-        )
-
-    def _default_threads(self) -> int:
+    def default_threads(self) -> int:
         masks = self._node.allgather(os.sched_getaffinity(0))
         return at_most_asked(fair_share(masks, self._node.rank))
 
-    def _network_shape(self, network: Network | None) -> Network:
-        """Tell the ranks of a node the shape of the network that its leader has."""
+    def shape_of(self, network: Network | None) -> Network:
         facts = None if network is None else (network.shapes, network.layer_edges)
         return Network(_LayersElsewhere(*self._node.bcast(facts)))
 
-    def _own_features(
+    def own_features(
         self, network: Network, features: Features | None, partition: Partition
     ) -> tuple[Features, int]:
-        """Give each rank its part of the features that its leader has, and their number."""
         ranks = self._node.allgather(self.rank)
 
         def cut() -> tuple[list[Features], int]:
@@ -354,23 +218,20 @@ class _Ranks(Team):
             parts = [part_of(n_features, rank, self.size, partition) for rank in ranks]
             return [features.every(part.start, part.stop, part.step) for part in parts], n_features
 
-        parts, n_features = self._shared(cut)
+        parts, n_features = self.shared(cut)
         return parts[self._node.rank], n_features
 
-    def _shared(self, work: Callable[[], _T]) -> _T:
-        """Have each leader do `work`; all ranks of its node get the result.
-
-        Its arrays lie in one window of shared memory a node.
-        """
+    def shared(self, work: Callable[[], _T]) -> _T:
         buffers: list[npt.NDArray[np.uint8]] = []
 
         def packed() -> bytes:
             def keep(buffer: pickle.PickleBuffer) -> None:
                 buffers.append(np.frombuffer(buffer.raw(), dtype=np.uint8))
 
-            head = pickle.dumps(work(), protocol=5, buffer_callback=keep)
+            head = io.BytesIO()
+            _Pickler(head, protocol=5, buffer_callback=keep).dump(work())
             _require_shared(sum(map(_aligned, (buffer.size for buffer in buffers))))
-            return head
+            return head.getvalue()
 
         head = self.on_leaders(packed)
         head, sizes = self._node.bcast((head, [buffer.size for buffer in buffers]))
@@ -400,18 +261,41 @@ class _Ranks(Team):
         memory, _ = window.Shared_query(0)
         return np.frombuffer(memory, dtype=np.uint8)
 
-    def _gathered(self, live: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The live features of all ranks, ascending, on rank 0; none elsewhere."""
+    def moved(self, state: State, targets: npt.NDArray[np.int64]) -> State:
+        """Give each row of a state to the rank in `targets`, with the features it stands for.
+
+        Rows go as bytes in messages of at most `LARGEST_MESSAGE`, only between ranks that have
+        something to exchange.
+        """
+        others = [rank for rank in np.unique(targets) if rank != self.rank]
+        parts = {rank: state.take(np.flatnonzero(targets == rank)) for rank in others}
+        counts = np.zeros((self.size, 2), dtype=np.int64)
+        for rank, part in parts.items():
+            counts[rank] = part.n_carried, part.ids.size
+        incoming = np.empty_like(counts)
+        self._world.Alltoall(counts, incoming)
+        requests = []
+        received = []
+        for rank in np.flatnonzero(incoming[:, 0]):
+            n_rows, n_features = incoming[rank]
+            features = np.empty((2, n_features), dtype=np.int64)
+            rows = np.empty((n_rows, state.activations.shape[1]), state.activations.dtype)
+            requests += [self._world.Irecv(message, rank) for message in _messages(features, rows)]
+            received.append(State(state.layer, features[0], features[1], rows))
+        for rank, part in parts.items():
+            data = _messages(np.stack([part.ids, part.rows]), part.activations)
+            requests += [self._world.Isend(message, rank) for message in data]
+        self._mpi.Request.Waitall(requests)
+        if not (others or received):
+            return state
+        return joined([state.take(np.flatnonzero(targets == self.rank)), *received])
+
+    def gathered(self, live: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         counts = np.zeros(self.size, dtype=np.int64)
         self._world.Gather(np.array([live.size], dtype=np.int64), counts)
         everyones = np.empty(int(counts.sum()), dtype=np.int64)
         self._world.Gatherv(live, (everyones, counts) if self.is_first else None)
         return np.sort(everyones)
-
-    def _summed(self, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        total = np.empty_like(counts)
-        self._world.Allreduce(counts, total)
-        return total
 
     def _agreed(self, work: Callable[[], _T] | None) -> _T | None:
         """Do `work`, if there is some for this rank; an error of one rank is one of all."""

@@ -1,0 +1,14 @@
+"""The same engines under MPI: weights shared by a node, features partitioned among ranks.
+
+A run is a `Team`: a process by itself, or the ranks of a communicator. On each node one rank, its
+leader, reads, makes and plans; the others see the same memory. Ranks run their features by
+themselves; only at stops between layers, where they were asked for or may pay, do they write
+what they have, even out numbers, or merge equal features.
+"""
+
+from spdnn.distributed.course import Stops
+from spdnn.distributed.inference import infer_together
+from spdnn.distributed.ranks import join
+from spdnn.distributed.team import PARTITIONS, Partition, Team, part_of
+
+__all__ = ["PARTITIONS", "Partition", "Stops", "Team", "infer_together", "join", "part_of"]

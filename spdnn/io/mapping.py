@@ -1,0 +1,55 @@
+"""Arrays that lie in mapped files: whose they are, so that another process can map them, too."""
+
+import mmap
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+
+class MappedFile(mmap.mmap):
+    """A whole file in memory, which remembers its path.
+
+    It is a private copy: arrays in it are writable like any other, the file never changes.
+    """
+
+    path: Path
+
+    @classmethod
+    def of(cls, file: BinaryIO, path: Path) -> "MappedFile":
+        """Map an open file, whose path is `path`."""
+        mapped = cls(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        mapped.path = path.absolute()
+        return mapped
+
+
+class Place(NamedTuple):
+    """Where an array lies: file, bytes from its beginning, dtype and shape."""
+
+    path: Path
+    offset: int
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def place_of(array: npt.NDArray[Any]) -> Place | None:
+    """Find the mapped file that an array lies in; None where it lies in memory of its own."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    if isinstance(base, memoryview):
+        base = base.obj
+    if not (isinstance(base, MappedFile) and array.flags.c_contiguous and array.size):
+        return None
+    offset = array.ctypes.data - np.frombuffer(base, dtype=np.uint8).ctypes.data
+    return Place(base.path, offset, array.dtype.str, array.shape)
+
+
+def array_at(place: Place) -> npt.NDArray[Any]:
+    """Map an array of a file that a process of this node has mapped and checked."""
+    with open(place.path, "rb") as file:
+        mapped = MappedFile.of(file, place.path)
+    count = int(np.prod(place.shape))
+    flat = np.frombuffer(mapped, dtype=place.dtype, count=count, offset=place.offset)
+    return flat.reshape(place.shape)

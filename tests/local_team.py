@@ -1,0 +1,105 @@
+"""A team of threads: what ranks do together, without MPI, so that many cases are cheap."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from typing import Any
+
+import numpy as np
+
+from spdnn import Features, Network, Result
+from spdnn.distributed import Partition, Stops, Team, infer_together, part_of
+from spdnn.errors import ElsewhereError
+from spdnn.state import State, joined
+
+
+class LocalTeam(Team):
+    """One of several threads that exchange by a common list."""
+
+    def __init__(self, rank: int, board: list[Any], barrier: Barrier) -> None:
+        self.rank, self.size = rank, len(board)
+        self._board, self._barrier = board, barrier
+
+    def everyones(self, value: Any) -> list[Any]:
+        self._board[self.rank] = value
+        self._barrier.wait()
+        values = list(self._board)
+        self._barrier.wait()
+        return values
+
+    def _agreed(self, work: Callable[[], Any] | None) -> Any:
+        value, error = None, None
+        try:
+            value = work() if work is not None else None
+        except Exception as caught:
+            error = caught
+        errors = self.everyones(error)
+        if any(errors):
+            raise error or ElsewhereError("another rank")
+        return value
+
+    def on_first(self, work: Any) -> Any:
+        return self._agreed(work if self.is_first else None)
+
+    on_leaders = on_first
+
+    def on_others(self, work: Any) -> Any:
+        return self._agreed(None if self.is_first else work)
+
+    def on_all(self, work: Any) -> Any:
+        return self._agreed(work)
+
+    def tell(self, value: Any) -> Any:
+        return self.everyones(value)[0]
+
+    def summed(self, counts: Any) -> Any:
+        return sum(self.everyones(counts))
+
+    def barrier(self) -> None:
+        self._barrier.wait()
+
+    def shared(self, work: Any) -> Any:
+        return self.tell(self.on_leaders(work))
+
+    def own_features(
+        self, network: Network, features: Features | None, partition: Partition
+    ) -> tuple[Features, int]:
+        assert features is not None
+        part = part_of(features.n_features, self.rank, self.size, partition)
+        return features.every(part.start, part.stop, part.step), features.n_features
+
+    def moved(self, state: State, targets: Any) -> State:
+        parts = [state.take(np.flatnonzero(targets == rank)) for rank in range(self.size)]
+        return joined([of_rank[self.rank] for of_rank in self.everyones(parts)])
+
+    def gathered(self, live: Any) -> Any:
+        return np.sort(np.concatenate(self.everyones(live)))
+
+
+def infer_by_threads(
+    size: int,
+    network: Network,
+    features: Features,
+    stops: Stops,
+    partition: Partition = "contiguous",
+    mode: str = "merge",
+    engines: Sequence[str] = ("cpu",),
+) -> Result:
+    """What rank 0 of `size` gets; rank r runs engine r modulo the number of them."""
+    board: list[Any] = [None] * size
+    barrier = Barrier(size, timeout=120)
+
+    def run(rank: int) -> Result:
+        engine = engines[rank % len(engines)]
+        return infer_together(
+            LocalTeam(rank, board, barrier), network, features,
+            partition=partition, engine=engine, mode=mode, threads=1, stops=stops,
+        )  # fmt: skip
+
+    with ThreadPoolExecutor(size) as pool:
+        futures = [pool.submit(run, rank) for rank in range(size)]
+        errors = [future.exception() for future in futures]
+        own = [error for error in errors if error and not isinstance(error, ElsewhereError)]
+        if own:
+            raise own[0]
+        return futures[0].result()
