@@ -18,6 +18,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NoReturn, TypeVar
@@ -29,7 +30,7 @@ from spdnn.engines import choose_mode, make_engine
 from spdnn.engines.base import Output, Progress
 from spdnn.errors import DataError, DeviceError, ElsewhereError, SpdnnError, user_text
 from spdnn.features import Features
-from spdnn.inference import infer, layer_counts, require_fit
+from spdnn.inference import Prepared, layer_counts, prepare, require_fit
 from spdnn.launcher import launched_rank, launched_size
 from spdnn.network import Layer, LayerSequence, Network
 from spdnn.result import RankCount, Result, Seconds
@@ -137,11 +138,25 @@ class Team:
         SpdnnError
             As `spdnn.infer`, on all ranks.
         """
+        prepared = self.prepare(
+            network, features, partition=partition, engine=engine, mode=mode, threads=threads
+        )
+        return prepared.run(progress=progress)
+
+    def prepare(
+        self,
+        network: Network | None,
+        features: Features | None,
+        *,
+        partition: Partition = "contiguous",
+        engine: str = "auto",
+        mode: str = "auto",
+        threads: int | None = None,
+    ) -> Prepared:
+        """Do all of `infer` that comes before inference, which may then be run several times."""
         assert network is not None
         assert features is not None
-        return infer(
-            network, features, engine=engine, mode=mode, threads=threads, progress=progress
-        )
+        return prepare(network, features, engine=engine, mode=mode, threads=threads)
 
 
 def join(*, asks_mpi: bool = False, allows_singleton: bool = False) -> Team:
@@ -228,6 +243,19 @@ class _LayersElsewhere(LayerSequence):
         raise DataError(f"layer {index + 1} is held by another process")
 
 
+@dataclass(frozen=True, eq=False)
+class _PreparedRank(Prepared):
+    """What one of several ranks runs: its part of all features."""
+
+    team: "_Ranks"
+    n_features: int
+    part: range
+
+    def run(self, *, activations: bool = False, progress: Progress | None = None) -> Result:
+        """Run it together with the other ranks; activations are not gathered."""
+        return self.team.run(self, progress)
+
+
 class _Ranks(Team):
     """The ranks of MPI's world communicator; on each node one of them leads."""
 
@@ -262,7 +290,7 @@ class _Ranks(Team):
         told: _T = self._world.bcast(value)
         return told
 
-    def infer(
+    def prepare(
         self,
         network: Network | None,
         features: Features | None,
@@ -271,8 +299,7 @@ class _Ranks(Team):
         engine: str = "auto",
         mode: str = "auto",
         threads: int | None = None,
-        progress: Progress | None = None,
-    ) -> Result:
+    ) -> Prepared:
         started = time.perf_counter()
         threads = self._default_threads() if threads is None else threads
         runner = self._agreed(lambda: make_engine(engine, threads))
@@ -286,46 +313,53 @@ class _Ranks(Team):
         self._agreed((lambda: runner.compile(shape)) if self._node.rank else None)
         compiled = time.perf_counter()
         plan = self._shared(lambda: runner.plan(network or shape, mode))
-        self._world.Barrier()
         planned = time.perf_counter()
+        seconds = Seconds(
+            compile=compiled - shared, plan=planned - compiled, total=planned - started
+        )
+        part = part_of(n_features, self.rank, self.size, partition)
+        return _PreparedRank(
+            runner, mode, plan, own, shape.n_edges, seconds, self, n_features, part
+        )
 
-        def run() -> tuple[Output, float]:
-            output = runner.run(plan, own, progress=progress)
-            return output, time.perf_counter() - planned
+    def run(self, prepared: "_PreparedRank", progress: Progress | None) -> Result:
+        """Run this rank's features and gather what is live, timed from a barrier."""
+        self._world.Barrier()
+        started = time.perf_counter()
 
-        ran = self._agreed(run)
+        def work() -> tuple[Output, float]:
+            output = prepared.engine.run(prepared.plan, prepared.features, progress=progress)
+            return output, time.perf_counter() - started
+
+        ran = self._agreed(work)
         assert ran is not None
         output, seconds = ran
-        part = part_of(n_features, self.rank, self.size, partition)
+        part = prepared.part
         live = self._gathered(part.start + part.step * output.live)
-        done = time.perf_counter()
+        inference = time.perf_counter() - started
         by_rank = self._world.allgather(
             RankCount(
                 platform.node(),
-                runner.threads,
-                own.n_features,
+                prepared.engine.threads,
+                prepared.features.n_features,
                 int(output.live.size),
                 int(output.edges_evaluated.sum()),
                 seconds,
             )
         )
         counts = (output.n_live, output.edges_evaluated, output.n_distinct)
+        spent = prepared.seconds
         return Result(
             live=live,
             activations=None,
             layers=layer_counts(*map(self._summed, counts)),
-            seconds=Seconds(
-                compile=compiled - shared,
-                plan=planned - compiled,
-                inference=done - planned,
-                total=done - started,
-            ),
-            engine=runner.name,
-            mode=mode,
+            seconds=replace(spent, inference=inference, total=spent.total + inference),
+            engine=prepared.engine.name,
+            mode=prepared.mode,
             threads=sum(rank.threads for rank in by_rank),
             ranks=self.size,
-            n_features=n_features,
-            n_edges=shape.n_edges,
+            n_features=prepared.n_features,
+            n_edges=prepared.n_edges,
             by_rank=tuple(by_rank),
         )
 

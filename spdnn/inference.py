@@ -1,13 +1,14 @@
-"""`infer`: a network and features in, a Result out."""
+"""`infer`: a network and features in, a Result out. `prepare`: ready to run several times."""
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from spdnn.engines import choose_mode, make_engine
-from spdnn.engines.base import Progress
+from spdnn.engines.base import Engine, Progress
 from spdnn.errors import DataError
 from spdnn.features import Features
 from spdnn.network import Network
@@ -61,6 +62,65 @@ def infer(
     >>> infer(network, Features.from_matrix([[0, 3, 0], [1, 0, 1]]), engine="scipy").categories
     array([1])
     """
+    prepared = prepare(network, features, engine=engine, mode=mode, threads=threads)
+    return prepared.run(activations=activations, progress=progress)
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A network planned for an engine, and the features to run through it.
+
+    Attributes
+    ----------
+    engine : Engine
+    mode : str
+    plan : object
+        The engine's own.
+    features : Features
+    n_edges : int
+        Stored weights of all layers.
+    seconds : Seconds
+        Of compiling and planning; `total` is both.
+    """
+
+    engine: Engine
+    mode: str
+    plan: Any
+    features: Features
+    n_edges: int
+    seconds: Seconds
+
+    def run(self, *, activations: bool = False, progress: Progress | None = None) -> Result:
+        """Run the features through the plan; see `infer`."""
+        started = time.perf_counter()
+        output = self.engine.run(
+            self.plan, self.features, activations=activations, progress=progress
+        )
+        inference = time.perf_counter() - started
+        spent = self.seconds
+        return Result(
+            live=output.live,
+            activations=output.activations,
+            layers=layer_counts(output.n_live, output.edges_evaluated, output.n_distinct),
+            seconds=replace(spent, inference=inference, total=spent.total + inference),
+            engine=self.engine.name,
+            mode=self.mode,
+            threads=self.engine.threads,
+            ranks=1,
+            n_features=self.features.n_features,
+            n_edges=self.n_edges,
+        )
+
+
+def prepare(
+    network: Network,
+    features: Features,
+    *,
+    engine: str = "auto",
+    mode: str = "auto",
+    threads: int | None = None,
+) -> Prepared:
+    """Compile and plan; the parameters and errors are those of `infer`."""
     require_fit(network, features)
     runner = make_engine(engine, threads)
     mode = choose_mode(runner, mode)
@@ -69,25 +129,8 @@ def infer(
     compiled = time.perf_counter()
     plan = runner.plan(network, mode)
     planned = time.perf_counter()
-    output = runner.run(plan, features, activations=activations, progress=progress)
-    done = time.perf_counter()
-    return Result(
-        live=output.live,
-        activations=output.activations,
-        layers=layer_counts(output.n_live, output.edges_evaluated, output.n_distinct),
-        seconds=Seconds(
-            compile=compiled - started,
-            plan=planned - compiled,
-            inference=done - planned,
-            total=done - started,
-        ),
-        engine=runner.name,
-        mode=mode,
-        threads=runner.threads,
-        ranks=1,
-        n_features=features.n_features,
-        n_edges=network.n_edges,
-    )
+    seconds = Seconds(compile=compiled - started, plan=planned - compiled, total=planned - started)
+    return Prepared(runner, mode, plan, features, network.n_edges, seconds)
 
 
 def require_fit(network: Network, features: Features) -> None:
