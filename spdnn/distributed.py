@@ -34,7 +34,7 @@ from spdnn.inference import Prepared, layer_counts, prepare, require_fit
 from spdnn.launcher import launched_rank, launched_size
 from spdnn.network import Layer, LayerSequence, Network
 from spdnn.result import RankCount, Result, Seconds
-from spdnn.threads import at_most_asked, fair_share
+from spdnn.threads import at_most_asked, default_threads, fair_share
 
 Partition = Literal["contiguous", "interleaved"]
 PARTITIONS: tuple[Partition, ...] = ("contiguous", "interleaved")
@@ -68,6 +68,8 @@ class Team:
 
     rank = 0
     size = 1
+    library: str | None = None
+    """MPI's library and version, where there is one."""
 
     @property
     def is_first(self) -> bool:
@@ -98,6 +100,10 @@ class Team:
     def on_leaders(self, work: Callable[[], _T]) -> _T | None:
         """Have one rank of each node do `work`; otherwise like `on_first`."""
         return work()
+
+    def default_threads(self) -> int:
+        """Threads of a rank where none are asked for."""
+        return default_threads()
 
     def tell(self, value: _T | None) -> _T:
         """Give all ranks the value that rank 0 has."""
@@ -187,14 +193,17 @@ def join(*, asks_mpi: bool = False, allows_singleton: bool = False) -> Team:
         reason = str(error).strip().splitlines()[0]
         _refuse(f"mpi4py cannot be used ({reason}): pip install 'spdnn[mpi]' for this MPI")
     if MPI.COMM_WORLD.size == 1 and n_launched > 1 and not allows_singleton:
-        library = MPI.Get_library_version().split("\n")[0]
-        library = " ".join(library.strip("\0").split())
         _refuse(
             f"the launcher has started {n_launched} processes, but each is alone in its MPI "
-            f"({library}): use that MPI's own launcher, or build mpi4py for this one "
+            f"({_library(MPI)}): use that MPI's own launcher, or build mpi4py for this one "
             "(--allow-singleton runs every process by itself)"
         )
     return _Ranks(MPI) if MPI.COMM_WORLD.size > 1 else Team()
+
+
+def _library(mpi: Any) -> str:
+    """The first line of what an MPI library says of itself."""
+    return " ".join(mpi.Get_library_version().split("\n")[0].strip("\0").split())
 
 
 def _refuse(text: str) -> NoReturn:
@@ -263,6 +272,7 @@ class _Ranks(Team):
         self._mpi = mpi
         self._world = mpi.COMM_WORLD.Dup()
         self.rank, self.size = self._world.rank, self._world.size
+        self.library = _library(mpi)
         self._node = self._world.Split_type(mpi.COMM_TYPE_SHARED)
         self._windows: list[Any] = []
 
@@ -301,7 +311,7 @@ class _Ranks(Team):
         threads: int | None = None,
     ) -> Prepared:
         started = time.perf_counter()
-        threads = self._default_threads() if threads is None else threads
+        threads = self.default_threads() if threads is None else threads
         runner = self._agreed(lambda: make_engine(engine, threads))
         assert runner is not None
         mode = choose_mode(runner, mode)
@@ -363,7 +373,7 @@ class _Ranks(Team):
             by_rank=tuple(by_rank),
         )
 
-    def _default_threads(self) -> int:
+    def default_threads(self) -> int:
         masks = self._node.allgather(os.sched_getaffinity(0))
         return at_most_asked(fair_share(masks, self._node.rank))
 
