@@ -39,7 +39,7 @@ VOLATILE = frozenset(
 _SAME_ORIGIN = ("cpu", "gpu", "driver", "memory", "versions", "platform", "git", "environment")
 """Of the provenance: what records of one folder must share."""
 
-_SAME_DATA = ("weights", "inputs", "weights_sha256", "inputs_sha256")
+SAME_DATA = ("weights", "inputs", "weights_sha256", "inputs_sha256")
 """And of the data."""
 
 _NUMBERS = re.compile(r"\[\s+(-?[\d.][^\[\]{}\"]*?)\s+\]")
@@ -296,7 +296,7 @@ def different_origin(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
         if one != other:
             names.append(name)
     old, new = old["data"], new["data"]
-    return names + [name for name in _SAME_DATA if old.get(name) != new.get(name)]
+    return names + [name for name in SAME_DATA if old.get(name) != new.get(name)]
 
 
 def unvaried(facts: Any) -> Any:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from spdnn.bench.published import published
-from spdnn.bench.records import Record
+from spdnn.bench.records import SAME_DATA, Record
 from spdnn.bench.rivals import RIVALS
 
 TERA = 1e12
@@ -15,13 +15,11 @@ MERGE_NOTE = (
     "features, as the challenge does; it is not what the hardware has multiplied."
 )
 SHARE_NOTE = "* That library ran on a share of the features; its own table says which."
-ENERGY_NOTE = (
-    "Energy is that of whole packages or GPUs during a run, what they take at rest included."
-)
+ENERGY_NOTE = "Energy: of whole packages and GPUs during a run, what they take at rest included."
 NO_ENERGY_NOTE = "Energy could not be read on this machine."
 COUNT_NOTE = (
-    "Rate: stored weights of all layers times all input features, by seconds of inference. Seconds are "
-    "the median run's; the range is that of all runs."
+    "Rate: stored weights of all layers times all input features, by seconds of inference. Seconds "
+    "are the median run's; the range is that of all runs."
 )
 
 
@@ -57,7 +55,7 @@ def all_tables(records: Sequence[Record]) -> list[Table]:
 
 
 def engine_table(records: Sequence[Record]) -> Table:
-    """This project's engines, and how many times as fast as each rival they are."""
+    """Engines of this project, and how many times as fast as each rival they are."""
     own = [record for record in records if record.library is None]
     keys = [key for key in RIVALS if any(record.case.engine == key for record in records)]
     has_energy = any(record.facts.get("joules") for record in own)
@@ -99,21 +97,20 @@ def rival_of(record: Record, key: str, records: Sequence[Record]) -> Record | No
     A library that knows no threads is compared with any number of them.
     """
     for rival in records:
-        fits_threads = rival.case.threads == record.case.threads or not RIVALS[key].uses_threads
-        if (
-            rival.case.engine == key
-            and rival.case[:2] == record.case[:2]
-            and rival.facts["data"].get("inputs_sha256")
-            == record.facts["data"].get("inputs_sha256")
-            and rival.facts["data"]["weights"] == record.facts["data"]["weights"]
-            and fits_threads
-        ):
+        same_threads = rival.case.threads == record.case.threads or not RIVALS[key].uses_threads
+        same_data = all(
+            rival.facts["data"].get(name) == record.facts["data"].get(name) for name in SAME_DATA
+        )
+        same_network = rival.case[:2] == record.case[:2]
+        if rival.case.engine == key and same_network and same_data and same_threads:
             return rival
     return None
 
 
 def rival_table(records: Sequence[Record]) -> Table:
     """Other libraries on this machine, measured in the same rounds."""
+    theirs = [record for record in records if record.library is not None]
+    theirs.sort(key=lambda record: (*record.case[:2], list(RIVALS).index(record.case.engine)))
     rows = [
         [
             *_network(record),
@@ -124,8 +121,7 @@ def rival_table(records: Sequence[Record]) -> Table:
             *_seconds(record),
             rate(record),
         ]
-        for record in records
-        if record.library is not None
+        for record in theirs
     ]
     columns = (
         *_NETWORK,
