@@ -71,20 +71,21 @@ class KnownCategories:
     is_published: bool
 
 
+_PUBLISHED_1024 = "a006e26755ca317ecf629035972137457705f20e3139b7796a2f9e9d58c8f4e1"
+_BY_REFERENCE = {
+    1024: _PUBLISHED_1024,
+    4096: "5ff66a396a73723af800e551214b2c5f89efc77a7062e231e361aecd60f672a0",
+    16384: "1964db1f710c271c225b9512f3a13dfeb5e25de4c0f0139ae53b3933b99a60d9",
+}
+"""Found by running all features through all layers: the same after each of the depths."""
+
 CATEGORIES_SHA256 = {
-    (1024, 120): KnownCategories(
-        "a006e26755ca317ecf629035972137457705f20e3139b7796a2f9e9d58c8f4e1", is_published=True
-    ),
-    # The same features as after 120 layers, found by running all of them.
-    (1024, 480): KnownCategories(
-        "a006e26755ca317ecf629035972137457705f20e3139b7796a2f9e9d58c8f4e1", is_published=False
-    ),
-    (1024, 1920): KnownCategories(
-        "a006e26755ca317ecf629035972137457705f20e3139b7796a2f9e9d58c8f4e1", is_published=False
-    ),
-    (4096, 120): KnownCategories(
-        "5ff66a396a73723af800e551214b2c5f89efc77a7062e231e361aecd60f672a0", is_published=False
-    ),
+    **{
+        (neurons, depth): KnownCategories(sha256, is_published=False)
+        for neurons, sha256 in _BY_REFERENCE.items()
+        for depth in DEPTHS
+    },
+    (1024, 120): KnownCategories(_PUBLISHED_1024, is_published=True),
 }
 """What is known of the lists, by neurons and layers."""
 

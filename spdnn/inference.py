@@ -1,15 +1,18 @@
-"""`infer`: a network and features in, a Result out."""
+"""`infer`: a network and features in, a Result out. `prepare`: ready to run several times."""
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from spdnn.engines import choose_mode, make_engine
-from spdnn.engines.base import Progress
+from spdnn.engines.base import Engine, Progress
 from spdnn.errors import DataError
 from spdnn.features import Features
+from spdnn.io.plans import plan_for
 from spdnn.network import Network
 from spdnn.result import LayerCount, Result, Seconds
 
@@ -21,6 +24,7 @@ def infer(
     engine: str = "auto",
     mode: str = "auto",
     threads: int | None = None,
+    plan_file: Path | None = None,
     activations: bool = False,
     progress: Progress | None = None,
 ) -> Result:
@@ -36,6 +40,8 @@ def infer(
     threads : int, optional
         For engine "cpu"; by default the processors that this process may use, at most
         ``OMP_NUM_THREADS``.
+    plan_file : Path, optional
+        Keep the plan there; if there is the plan of this network already, it is taken from there.
     activations : bool
         Whether the Result has the activations of the live features.
     progress : callable, optional
@@ -62,36 +68,93 @@ def infer(
     >>> infer(network, Features.from_matrix([[0, 3, 0], [1, 0, 1]]), engine="scipy").categories
     array([1])
     """
+    prepared = prepare(
+        network, features, engine=engine, mode=mode, threads=threads, plan_file=plan_file
+    )
+    return prepared.run(activations=activations, progress=progress)
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A network planned for an engine, and the features to run through it.
+
+    Attributes
+    ----------
+    engine : Engine
+    mode : str
+    plan, loaded : object
+        The engine's own: of the network, and the features.
+    n_features : int
+    n_edges : int
+        Stored weights of all layers.
+    seconds : Seconds
+        Of compiling, planning and loading; `total` is all of it.
+    """
+
+    engine: Engine
+    mode: str
+    plan: Any
+    loaded: Any
+    n_features: int
+    n_edges: int
+    seconds: Seconds
+
+    def run(self, *, activations: bool = False, progress: Progress | None = None) -> Result:
+        """Run the features through the plan; see `infer`."""
+        started = time.perf_counter()
+        output = self.engine.run(self.plan, self.loaded, activations=activations, progress=progress)
+        inference = time.perf_counter() - started
+        spent = self.seconds
+        return Result(
+            live=output.live,
+            activations=output.activations,
+            layers=layer_counts(output.n_live, output.edges_evaluated, output.n_distinct),
+            seconds=replace(spent, inference=inference, total=spent.total + inference),
+            engine=self.engine.name,
+            mode=self.mode,
+            threads=self.engine.threads,
+            ranks=1,
+            n_features=self.n_features,
+            n_edges=self.n_edges,
+        )
+
+    def planned_for(self, engine: Engine, features: Features) -> "Prepared":
+        """The same plan for another such engine, with other threads, and other features."""
+        started = time.perf_counter()
+        loaded = engine.load(self.plan, features)
+        seconds = replace(self.seconds, load=time.perf_counter() - started)
+        return replace(
+            self, engine=engine, loaded=loaded, n_features=features.n_features, seconds=seconds
+        )
+
+
+def prepare(
+    network: Network,
+    features: Features,
+    *,
+    engine: str = "auto",
+    mode: str = "auto",
+    threads: int | None = None,
+    plan_file: Path | None = None,
+) -> Prepared:
+    """Compile, plan and load; the parameters and errors are those of `infer`."""
     require_fit(network, features)
     runner = make_engine(engine, threads)
     mode = choose_mode(runner, mode)
     started = time.perf_counter()
     runner.compile(network)
     compiled = time.perf_counter()
-    plan = runner.plan(network, mode)
+    plan = plan_for(runner, network, mode, plan_file)
     planned = time.perf_counter()
-    loaded = runner.load(features)
+    loaded = runner.load(plan, features)
     ready = time.perf_counter()
-    output = runner.run(plan, loaded, activations=activations, progress=progress)
-    done = time.perf_counter()
-    return Result(
-        live=output.live,
-        activations=output.activations,
-        layers=layer_counts(output.n_live, output.edges_evaluated, output.n_distinct),
-        seconds=Seconds(
-            compile=compiled - started,
-            plan=planned - compiled,
-            load=ready - planned,
-            inference=done - ready,
-            total=done - started,
-        ),
-        engine=runner.name,
-        mode=mode,
-        threads=runner.threads,
-        ranks=1,
-        n_features=features.n_features,
-        n_edges=network.n_edges,
+    seconds = Seconds(
+        compile=compiled - started,
+        plan=planned - compiled,
+        load=ready - planned,
+        total=ready - started,
     )
+    return Prepared(runner, mode, plan, loaded, features.n_features, network.n_edges, seconds)
 
 
 def require_fit(network: Network, features: Features) -> None:

@@ -6,7 +6,10 @@ this must be called before MPI is initialised.
 
 import os
 import platform
+import shlex
 import subprocess
+import sys
+from collections.abc import Collection
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -25,18 +28,34 @@ PACKAGES = (
 )
 """Whose versions are kept, where they are installed."""
 
+VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_CORETYPE",
+    "SPDNN_VECTORS",
+    "CUDA_VISIBLE_DEVICES",
+    "SLURM_JOB_ID",
+    "SLURM_JOB_NUM_NODES",
+)
+"""Environment variables that change how a run goes, or say where it went."""
+
+_NVIDIA = Path("/proc/driver/nvidia")
+
 _SOURCE = Path(__file__).resolve().parent.parent
 
 
 def gather() -> dict[str, Any]:
-    """Collect the facts: CPU, GPUs, versions, git commit, date (UTC)."""
+    """Collect the facts: command, CPU, GPUs, versions, git commit, date (UTC)."""
     return {
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "environment": {name: os.environ[name] for name in VARIABLES if name in os.environ},
         "cpu": {
             "model": cpu_model(),
             "cores": os.cpu_count(),
             "allowed": len(os.sched_getaffinity(0)),
         },
+        "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "gpu": gpu_models(),
+        "driver": gpu_driver(),
         "versions": {"python": platform.python_version(), **package_versions()},
         "platform": platform.platform(),
         "git": git_commit(),
@@ -44,10 +63,10 @@ def gather() -> dict[str, Any]:
     }
 
 
-def package_versions() -> dict[str, str]:
-    """Versions of the packages that matter, those that are installed."""
+def package_versions(packages: Collection[str] = PACKAGES) -> dict[str, str]:
+    """Versions of those packages that are installed."""
     versions = {}
-    for package in PACKAGES:
+    for package in packages:
         try:
             versions[package] = version(package)
         except PackageNotFoundError:
@@ -69,10 +88,19 @@ def cpu_model() -> str:
 def gpu_models() -> list[str]:
     """Names of the NVIDIA GPUs that the driver shows; no CUDA library is loaded."""
     models = []
-    for file in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
+    for file in sorted((_NVIDIA / "gpus").glob("*/information")):
         lines = file.read_text().splitlines()
         models += [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
     return models
+
+
+def gpu_driver() -> str | None:
+    """NVIDIA's driver, as its first line says it; None where there is none."""
+    try:
+        line = (_NVIDIA / "version").read_text().splitlines()[0]
+    except (OSError, IndexError):
+        return None
+    return " ".join(line.partition(":")[2].split())
 
 
 def git_commit() -> str | None:

@@ -19,8 +19,8 @@ class Check:
 
     Attributes
     ----------
-    kind : {"list", "sha256 published", "sha256 computed", "count", "none"}
-        What the categories were compared with.
+    kind : {"list", "sha256 published", "sha256 computed", "reference", "count", "none"}
+        What the categories were compared with; "reference": with a run of the float64 reference.
     outcome : {"passed", "failed", "none"}
         "none" where nothing proves them right or wrong: also where no more than their number
         is known, and it is right.
@@ -30,7 +30,7 @@ class Check:
         Path of the list of true categories, where there was one.
     """
 
-    kind: Literal["list", "sha256 published", "sha256 computed", "count", "none"]
+    kind: Literal["list", "sha256 published", "sha256 computed", "reference", "count", "none"]
     outcome: Literal["passed", "failed", "none"]
     text: str
     source: str | None = None

@@ -8,7 +8,7 @@ Weights are converted before the clock starts.
 import ctypes.util
 import importlib
 import os
-from collections.abc import Callable
+import warnings
 from importlib.metadata import PackageNotFoundError, files
 from typing import Any
 
@@ -18,11 +18,14 @@ import scipy.sparse as sp
 
 from spdnn.errors import DeviceError
 from spdnn.features import Features
+from spdnn.memory import require_bytes
 from spdnn.network import Layer, Network
+from spdnn.threads import default_threads
 
 Live = npt.NDArray[np.int64]
-Run = Callable[[Any], Live]
-Product = Callable[[Any, npt.NDArray[np.float32]], npt.NDArray[np.float32]]
+
+COPIES = 3
+"""Dense feature maps that are held at once: what enters a layer, what leaves it, what is kept."""
 
 
 class Rival:
@@ -33,6 +36,20 @@ class Rival:
     network : Network
         Layers of the challenge's kind: `relu`, the challenge's bias rule, a scalar bias that
         is not positive.
+    threads : int, optional
+        By default as many as this project's engines take.
+
+    Attributes
+    ----------
+    key, name, short : str
+        For file names, for people, and for headings of columns.
+    packages : tuple of str
+        Whose versions matter.
+    usual_rate : float
+        Edges a second, by the challenge's count, to within a factor of a few: how many
+        features it can be given follows from it.
+    threads : int
+        That it really uses.
 
     Raises
     ------
@@ -40,9 +57,15 @@ class Rival:
         If its library is not installed; the message says which.
     """
 
+    key: str
     name: str
+    short: str
+    packages: tuple[str, ...] = ()
+    usual_rate: float
+    uses_threads = True
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network, threads: int | None = None) -> None:
+        self.threads = (threads or default_threads()) if self.uses_threads else 1
         self.layers = list(network.layers)
         for layer in self.layers:
             if layer.bias.ndim or layer.bias > 0 or layer.activation != "relu":
@@ -60,7 +83,11 @@ class Rival:
 class ScipyCsr(Rival):
     """scipy: sparse features times sparse weights, float32, one thread."""
 
+    key = "scipy-csr"
     name = "scipy CSR x CSR"
+    short = "scipy CSR"
+    usual_rate = 4e9
+    uses_threads = False
 
     def convert(self, features: Features) -> Any:
         """Features as csr_array, float32."""
@@ -80,68 +107,180 @@ class ScipyCsr(Rival):
 class _DenseColumns(Rival):
     """Sparse weights times dense features (neurons x features), dead columns dropped."""
 
-    def __init__(self, network: Network) -> None:
-        super().__init__(network)
-        self.transposed = [layer.weights.T.tocsr() for layer in self.layers]
-        self.product = self.make_product()
+    arrays: Any = np
+    """NumPy, or what has its functions."""
 
-    def make_product(self) -> Product:
-        """The library's product of a csr_array and a dense matrix."""
+    def __init__(self, network: Network, threads: int | None = None) -> None:
+        super().__init__(network, threads)
+        self.load()
+        self.transposed = [self.weights(layer.weights.T.tocsr()) for layer in self.layers]
+
+    def load(self) -> None:
+        """Load the library."""
+
+    def weights(self, transposed: sp.csr_array) -> Any:
+        """The library's form of a layer's weights (outputs x inputs)."""
+        return transposed
+
+    def product(self, weights: Any, y: Any) -> Any:
+        """The library's product of sparse weights and dense features."""
         raise NotImplementedError
 
     def convert(self, features: Features) -> Any:
         """Features as dense columns, float32."""
+        n_bytes = COPIES * 4 * features.n_features * max(map(max, self._shapes()))
+        require_bytes(n_bytes, f"{self.name}: dense features", "take fewer features")
         return np.ascontiguousarray(features.to_csr(np.float32).toarray().T)
+
+    def _shapes(self) -> list[tuple[int, int]]:
+        return [(layer.n_inputs, layer.n_outputs) for layer in self.layers]
 
     def run(self, converted: Any) -> Live:
         """Run all layers."""
         y = converted
-        ids = np.arange(y.shape[1])
+        ids = self.arrays.arange(y.shape[1])
         for layer, weights in zip(self.layers, self.transposed, strict=True):
             y = self.product(weights, y)
-            y += layer.bias
-            np.clip(y, 0, layer.ymax, out=y)
+            y += float(layer.bias)
+            self.arrays.clip(y, 0, layer.ymax, out=y)
             live = y.any(axis=0)
             if not live.all():
-                y, ids = np.ascontiguousarray(y[:, live]), ids[live]
-        return ids.astype(np.int64)
+                y, ids = self.arrays.array(y[:, live], copy=True, order="K"), ids[live]
+        return self.on_host(ids).astype(np.int64)
+
+    def on_host(self, ids: Any) -> npt.NDArray[Any]:
+        """A NumPy array of what the library holds."""
+        return np.asarray(ids)
 
 
 class ScipyDense(_DenseColumns):
     """scipy: sparse weights times dense features with pruning, one thread."""
 
+    key = "scipy-dense"
     name = "scipy CSR x dense + pruning"
+    short = "scipy dense"
+    usual_rate = 2e10
+    uses_threads = False
 
-    def make_product(self) -> Product:
+    def product(self, weights: Any, y: Any) -> Any:
         """Scipy's own."""
-        return lambda weights, y: weights @ y
+        return weights @ y
 
 
 class Mkl(_DenseColumns):
     """MKL through sparse_dot_mkl: sparse weights times dense features with pruning."""
 
+    key = "mkl"
     name = "MKL sparse x dense + pruning"
+    short = "MKL"
+    packages = ("sparse_dot_mkl", "mkl")
+    usual_rate = 4e10
 
-    def make_product(self) -> Product:
-        """MKL's, its library found where pip puts it."""
+    def load(self) -> None:
+        """MKL's library is found where pip puts it."""
         if "MKL_RT" not in os.environ and ctypes.util.find_library("mkl_rt") is None:
             try:
                 found = [file for file in files("mkl") or [] if "libmkl_rt.so" in file.name]
             except PackageNotFoundError:
                 raise DeviceError(f"{self.name}: mkl is not installed") from None
             os.environ["MKL_RT"] = str(found[0].locate())
-        product: Product = _import(self.name, "sparse_dot_mkl").dot_product_mkl
-        return product
+        self.mkl = _import(self.name, "sparse_dot_mkl")
+
+    def product(self, weights: Any, y: Any) -> Any:
+        """MKL's."""
+        return self.mkl.dot_product_mkl(weights, y)
+
+
+class CuSparse(_DenseColumns):
+    """cuSPARSE through CuPy: sparse weights times dense features with pruning, on the GPU."""
+
+    key = "cusparse"
+    name = "cuSPARSE (CuPy) sparse x dense + pruning"
+    short = "cuSPARSE"
+    packages = ("cupy", "cupy-cuda12x", "cupy-cuda13x")
+    usual_rate = 1e12
+    uses_threads = False
+
+    def load(self) -> None:
+        """CuPy, and a GPU that it can use."""
+        self.arrays = _import(self.name, "cupy")
+        self.sparse = _import(self.name, "cupyx.scipy.sparse")
+        try:
+            n_devices = self.arrays.cuda.runtime.getDeviceCount()
+        except self.arrays.cuda.runtime.CUDARuntimeError as error:
+            raise DeviceError(f"{self.name}: no GPU can be used ({error})") from error
+        if not n_devices:
+            raise DeviceError(f"{self.name}: there is no GPU")
+
+    def weights(self, transposed: sp.csr_array) -> Any:
+        """Weights on the GPU."""
+        return self.sparse.csr_matrix(sp.csr_matrix(transposed))
+
+    def product(self, weights: Any, y: Any) -> Any:
+        """CuSPARSE's SpMM, which wants columns that lie together."""
+        return weights @ y
+
+    def convert(self, features: Features) -> Any:
+        """Dense columns on the GPU, each column's numbers together."""
+        return self.arrays.asfortranarray(self.arrays.asarray(super().convert(features)))
+
+    def on_host(self, ids: Any) -> npt.NDArray[Any]:
+        """Wait for the GPU and copy."""
+        host: npt.NDArray[Any] = self.arrays.asnumpy(ids)
+        return host
+
+
+class Torch(_DenseColumns):
+    """PyTorch: sparse CSR weights times dense features with pruning, on the CPU."""
+
+    key = "torch"
+    name = "PyTorch sparse CSR x dense + pruning"
+    short = "PyTorch"
+    packages = ("torch",)
+    usual_rate = 3e10
+
+    def load(self) -> None:
+        """PyTorch, with as many threads as asked for."""
+        self.torch = _import(self.name, "torch")
+        self.torch.set_num_threads(self.threads)
+
+    def weights(self, transposed: sp.csr_array) -> Any:
+        """Weights as a sparse CSR tensor."""
+        parts = (transposed.indptr, transposed.indices, transposed.data)
+        tensors = [self.torch.from_numpy(np.array(part)) for part in parts]
+        with warnings.catch_warnings(category=UserWarning, action="ignore"):  # "in beta state"
+            return self.torch.sparse_csr_tensor(*tensors, size=transposed.shape)
+
+    def convert(self, features: Features) -> Any:
+        """Dense columns as a tensor."""
+        return self.torch.from_numpy(super().convert(features))
+
+    def run(self, converted: Any) -> Live:
+        """Run all layers with PyTorch's own operations."""
+        y = converted
+        ids = self.torch.arange(y.shape[1])
+        with self.torch.inference_mode():
+            for layer, weights in zip(self.layers, self.transposed, strict=True):
+                y = (weights @ y).add_(float(layer.bias)).clamp_(0, layer.ymax)
+                live = (y != 0).any(dim=0)
+                if not live.all():
+                    y, ids = y[:, live], ids[live]
+        return np.asarray(ids.numpy()).astype(np.int64)
 
 
 class GraphBlas(Rival):
     """SuiteSparse:GraphBLAS through python-graphblas, sparse throughout."""
 
+    key = "graphblas"
     name = "SuiteSparse:GraphBLAS"
+    short = "GraphBLAS"
+    packages = ("python-graphblas", "suitesparse-graphblas")
+    usual_rate = 2e9
 
-    def __init__(self, network: Network) -> None:
-        super().__init__(network)
+    def __init__(self, network: Network, threads: int | None = None) -> None:
+        super().__init__(network, threads)
         self.graphblas = _import(self.name, "graphblas")
+        self.graphblas.ss.config["nthreads"] = self.threads
         self.matrices = [self._matrix(layer.weights) for layer in self.layers]
 
     def _matrix(self, csr: Any) -> Any:
@@ -174,5 +313,7 @@ def _import(name: str, module: str) -> Any:
         raise DeviceError(f"{name}: {module} is not installed ({error})") from error
 
 
-RIVALS: tuple[type[Rival], ...] = (Mkl, ScipyDense, GraphBlas, ScipyCsr)
-"""All of them, the fastest first."""
+RIVALS: dict[str, type[Rival]] = {
+    rival.key: rival for rival in (Mkl, Torch, ScipyDense, GraphBlas, ScipyCsr, CuSparse)
+}
+"""All of them by key; adding one is a class and its name here."""

@@ -185,7 +185,7 @@ def measure_parts(
     seconds = []
     for rank in range(ranks):
         part = part_of(features.n_features, rank, ranks, partition)
-        loaded = engine.load(features.every(part.start, part.stop, part.step))
+        loaded = engine.load(plan, features.every(part.start, part.stop, part.step))
         times = []
         for _ in range(REPEATS):
             started = time.perf_counter()

@@ -3,12 +3,16 @@
 import argparse
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
 from spdnn.errors import DataError
 from spdnn.sources import FOLDER_VARIABLE, OFFICIAL, Cap, default_folder
+
+_T = TypeVar("_T")
 
 LARGEST = float(np.finfo(np.float32).max)
 """What float32, the type of all numbers in a network, can hold."""
@@ -63,6 +67,23 @@ def cap(text: str) -> Cap:
     if number <= 0:
         raise argparse.ArgumentTypeError(f"{text!r} is neither a positive number nor none")
     return number
+
+
+def positive_number(text: str) -> float:
+    """A number above 0."""
+    number = finite(text)
+    if number <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+    return number
+
+
+def listed(parse: Callable[[str], _T]) -> Callable[[str], tuple[_T, ...]]:
+    """Make a parser of several values with commas between, each kept once."""
+
+    def parse_all(text: str) -> tuple[_T, ...]:
+        return tuple(dict.fromkeys(parse(each) for each in text.split(",")))
+
+    return parse_all
 
 
 def add_network_size(parser: argparse.ArgumentParser, *, required: bool) -> None:

@@ -29,6 +29,8 @@ def progress_bar(what: str, *, is_shown: bool = True) -> Iterator[Callable[[floa
         TaskProgressColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    # What is printed meanwhile goes above the bar, but only where it is the same terminal.
+    console, is_same = Console(stderr=True), sys.stdout.isatty()
+    with Progress(*columns, console=console, transient=True, redirect_stdout=is_same) as progress:
         task = progress.add_task(what, total=1.0)
         yield lambda fraction: progress.update(task, completed=fraction)

@@ -1,16 +1,15 @@
 """``spdnn run``: read a network and features, run them, check the categories, say how fast."""
 
 import argparse
-import json
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from spdnn import provenance
+from spdnn.bench.records import as_facts, as_json
 from spdnn.challenge import DEPTHS, FEATURES
 from spdnn.cli.arguments import (
     add_activation,
@@ -28,7 +27,7 @@ from spdnn.errors import DataError, DeviceError
 from spdnn.inference import with_reading
 from spdnn.io.checkpoint import remove_checkpoint
 from spdnn.io.files import whole_file
-from spdnn.result import Result, categories_sha256, categories_text
+from spdnn.result import Result, categories_text
 from spdnn.sources import (
     SourcedFeatures,
     SourcedNetwork,
@@ -157,9 +156,10 @@ def _run(
         whole = with_reading(result, read, time.perf_counter() - started)
         verdict = check(whole)
         if arguments.json is not None:
-            record = as_record(arguments.neurons, network, features, whole, verdict)
+            record = as_facts(network, features, [whole], verdict)
+            record["provenance"] = facts | {"mpi": team.library}
             with whole_file(arguments.json) as file:
-                file.write((json.dumps(record | {"provenance": facts}, indent=1) + "\n").encode())
+                file.write(as_json(record))
         print(as_text(network, features, whole))
         print(verdict.text)
         if arguments.checkpoint is not None:
@@ -224,50 +224,6 @@ def _make_check(
     if source is None and is_official and layers in DEPTHS and len(features.features) == FEATURES:
         return partial(check_official, neurons=neurons, layers=layers)
     return check_nothing
-
-
-def as_record(
-    neurons: int,
-    network: SourcedNetwork,
-    features: SourcedFeatures,
-    result: Result,
-    check: Check,
-) -> dict[str, Any]:
-    """All facts of a run but its provenance, ready for JSON."""
-    ranks = {
-        "imbalance": result.imbalance,
-        "ranks_log": [rank._asdict() for rank in result.by_rank],
-    }
-    return {
-        "schema": 1,
-        "neurons": neurons,
-        "layers": network.network.n_layers,
-        "features": result.n_features,
-        "edges": result.n_edges,
-        "engine": result.engine,
-        "mode": result.mode,
-        "ranks": result.ranks,
-        "threads": result.threads,
-        "seconds": asdict(result.seconds),
-        "edges_per_second": result.edges_per_second,
-        "edges_evaluated": result.edges_evaluated,
-        "factor_saved": result.factor_saved,
-        "categories": {
-            "count": int(result.live.size),
-            "sha256": categories_sha256(result.categories),
-            "truth": check.outcome,
-            "check": check.kind,
-        },
-        "layers_log": [layer._asdict() for layer in result.layers],
-        "data": {
-            "weights": network.source,
-            "inputs": features.source,
-            "truth": check.source,
-            "official": network.is_official and features.is_official,
-        },
-        **({"resumed_after": result.resumed_after} if result.resumed_after else {}),
-        **(ranks if result.by_rank else {}),
-    }
 
 
 def _rank_rows(result: Result) -> list[tuple[str, str]]:

@@ -2,14 +2,18 @@
 
 import platform
 import time
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 
 from spdnn.distributed.course import NO_STOPS, Course, Stops
 from spdnn.distributed.team import Partition, Team, part_of
 from spdnn.engines import choose_mode, make_engine
 from spdnn.engines.base import Progress
 from spdnn.features import Features
-from spdnn.inference import layer_counts
+from spdnn.inference import Prepared, layer_counts
+from spdnn.io.plans import plan_for
 from spdnn.network import Network
 from spdnn.result import Result, Seconds
 
@@ -23,6 +27,7 @@ def infer_together(
     engine: str = "auto",
     mode: str = "auto",
     threads: int | None = None,
+    plan_file: Path | None = None,
     stops: Stops = NO_STOPS,
     progress: Progress | None = None,
 ) -> Result:
@@ -37,7 +42,7 @@ def infer_together(
         All features of the run.
     partition : {"contiguous", "interleaved"}
         Rank r of R takes the r-th part of the features, or each R-th from the r-th.
-    engine, mode, threads, progress
+    engine, mode, threads, plan_file, progress
         As in `spdnn.infer`; by default the ranks of a node share its processors.
     stops : Stops
         What is to be done between layers.
@@ -53,6 +58,78 @@ def infer_together(
     SpdnnError
         As `spdnn.infer`, on all ranks; and if a checkpoint cannot be written, or is of another run.
     """
+    prepared = prepare_together(
+        team,
+        network,
+        features,
+        partition=partition,
+        engine=engine,
+        mode=mode,
+        threads=threads,
+        plan_file=plan_file,
+        stops=stops,
+    )
+    return prepared.run(progress=progress)
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedTogether(Prepared):
+    """What one of a team runs: its part of all features.
+
+    Attributes
+    ----------
+    team : Team
+    own : Features
+    new_course : callable
+        Makes this rank's course of a run.
+    """
+
+    team: Team
+    own: Features
+    new_course: Callable[[], Course]
+
+    def run(self, *, activations: bool = False, progress: Progress | None = None) -> Result:
+        """Run it together with the other ranks; activations are not gathered."""
+        team = self.team
+        course = self.new_course()
+        start = course.prepare(self.plan, self.own) or self.loaded
+        team.barrier()
+        started = time.perf_counter()
+        own_live = course.run(start, progress)
+        live = team.gathered(own_live)
+        inference = course.seconds_before + time.perf_counter() - started
+        by_rank = team.everyones(course.rank_count(platform.node(), own_live.size))
+        return Result(
+            live=live,
+            activations=None,
+            layers=layer_counts(*course.all_counts()),
+            seconds=replace(
+                self.seconds, inference=inference, total=self.seconds.total + inference
+            ),
+            engine=self.engine.name,
+            mode=self.mode,
+            threads=sum(rank.threads for rank in by_rank),
+            ranks=team.size,
+            n_features=self.n_features,
+            n_edges=self.n_edges,
+            by_rank=tuple(by_rank) if team.size > 1 else (),
+            resumed_after=course.resumed_after,
+        )
+
+
+def prepare_together(
+    team: Team,
+    network: Network | None,
+    features: Features | None,
+    *,
+    partition: Partition = "contiguous",
+    engine: str = "auto",
+    mode: str = "auto",
+    threads: int | None = None,
+    plan_file: Path | None = None,
+    stops: Stops = NO_STOPS,
+) -> PreparedTogether:
+    """Do all of `infer_together` that comes before inference, which may then be run again."""
     started = time.perf_counter()
     threads = team.default_threads() if threads is None else threads
     runner = team.on_all(lambda: make_engine(engine, threads))
@@ -65,35 +142,26 @@ def infer_together(
     team.on_others(lambda: runner.compile(shape))
     compiled = time.perf_counter()
     numbers = part_of(n_features, team.rank, team.size, partition)
-    course = Course(team, runner, mode, shape, numbers, n_features, stops)
-    plan = team.shared(lambda: runner.plan(network or shape, mode))
-    start: Any = course.prepare(plan, own)
+    new_course = partial(Course, team, runner, mode, shape, numbers, n_features, stops)
+    new_course()  # has the ranks agree on what shapes plans, or take it from a checkpoint
+    plan = team.shared(lambda: plan_for(runner, network or shape, mode, plan_file))
     planned = time.perf_counter()
-    if start is None:
-        start = team.on_all(lambda: runner.load(own))
-    team.barrier()
+    loaded = team.on_all(lambda: runner.load(plan, own))
     ready = time.perf_counter()
-    own_live = course.run(start, progress)
-    live = team.gathered(own_live)
-    done = time.perf_counter()
-    by_rank = team.everyones(course.rank_count(platform.node(), own_live.size))
-    return Result(
-        live=live,
-        activations=None,
-        layers=layer_counts(*course.all_counts()),
-        seconds=Seconds(
+    return PreparedTogether(
+        runner,
+        mode,
+        plan,
+        loaded,
+        n_features,
+        shape.n_edges,
+        Seconds(
             compile=compiled - shared,
             plan=planned - compiled,
             load=ready - planned,
-            inference=course.seconds_before + done - ready,
-            total=done - started,
+            total=ready - started,
         ),
-        engine=runner.name,
-        mode=mode,
-        threads=sum(rank.threads for rank in by_rank),
-        ranks=team.size,
-        n_features=n_features,
-        n_edges=shape.n_edges,
-        by_rank=tuple(by_rank) if team.size > 1 else (),
-        resumed_after=course.resumed_after,
+        team,
+        own,
+        new_course,
     )

@@ -85,14 +85,17 @@ def join(*, asks_mpi: bool = False, allows_singleton: bool = False) -> Team:
         reason = str(error).strip().splitlines()[0]
         _refuse(f"mpi4py cannot be used ({reason}): pip install 'spdnn[mpi]' for this MPI")
     if MPI.COMM_WORLD.size == 1 and n_launched > 1 and not allows_singleton:
-        library = MPI.Get_library_version().split("\n")[0]
-        library = " ".join(library.strip("\0").split())
         _refuse(
             f"the launcher has started {n_launched} processes, but each is alone in its MPI "
-            f"({library}): use that MPI's own launcher, or build mpi4py for this one "
+            f"({_library(MPI)}): use that MPI's own launcher, or build mpi4py for this one "
             "(--allow-singleton runs every process by itself)"
         )
     return _Ranks(MPI) if MPI.COMM_WORLD.size > 1 else Team()
+
+
+def _library(mpi: Any) -> str:
+    """The first line of what an MPI library says of itself."""
+    return " ".join(mpi.Get_library_version().split("\n")[0].strip("\0").split())
 
 
 def _refuse(text: str) -> NoReturn:
@@ -152,6 +155,7 @@ class _Ranks(Team):
         self._mpi = mpi
         self._world = mpi.COMM_WORLD.Dup()
         self.rank, self.size = self._world.rank, self._world.size
+        self.library = _library(mpi)
         self._node = self._world.Split_type(mpi.COMM_TYPE_SHARED)
         self._windows: list[Any] = []
 

@@ -39,6 +39,8 @@ class Team:
 
     rank = 0
     size = 1
+    library: str | None = None
+    """MPI's library and version, where there is one."""
 
     @property
     def is_first(self) -> bool:

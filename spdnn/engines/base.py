@@ -81,10 +81,11 @@ class Engine(Protocol):
             If there can be no such plan, or it does not fit into memory.
         """
 
-    def load(self, features: Features) -> Any:
+    def load(self, plan: Any, features: Features) -> Any:
         """Bring features into the form, and to the place, that this engine runs from.
 
-        That is part of what an engine is fed with, like reading, and timed apart.
+        A plan's weights, too, where the engine runs elsewhere. That is part of what an engine
+        is fed with, like reading, and timed apart.
 
         Raises
         ------

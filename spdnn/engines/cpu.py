@@ -151,7 +151,7 @@ class CpuEngine:
             raise PlanError(f"engine cpu has no mode {mode}")
         return _PLANS[mode](network, self._costs or measured_costs())
 
-    def load(self, features: Features) -> Loaded:
+    def load(self, plan: CpuPlan, features: Features) -> Loaded:
         """Pack features of 0 and 1 as bits, unless they are so few that it does not pay."""
         if not is_worth_packing(features):
             return features

@@ -41,7 +41,7 @@ class ReferenceEngine:
             raise PlanError(f"the reference has no mode {mode}")
         return ReferencePlan(network)
 
-    def load(self, features: Features) -> Features:
+    def load(self, plan: ReferencePlan, features: Features) -> Features:
         """Return them: they are taken as they are."""
         return features
 

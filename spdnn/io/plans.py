@@ -11,15 +11,16 @@ from spdnn.io.store import Store, StoreWriter
 from spdnn.network import Network
 
 
-def kept_plan(path: Path, engine: Engine, network: Network, mode: str) -> Any:
-    """The engine's plan of a network: from the file, or made and kept there if there is none.
+def plan_for(engine: Engine, network: Network, mode: str, path: Path | None = None) -> Any:
+    """The engine's plan of a network: from a file, or made, and kept there if there is none.
 
     Parameters
     ----------
-    path : Path
     engine : Engine
     network : Network
     mode : str
+    path : Path, optional
+        The file; where not given, none is read or written.
 
     Raises
     ------
@@ -28,6 +29,8 @@ def kept_plan(path: Path, engine: Engine, network: Network, mode: str) -> Any:
     DataError
         If the file cannot be read or written, or holds another plan than this one.
     """
+    if path is None:
+        return engine.plan(network, mode)
     if engine.plan_class is None:
         raise PlanError(f"engine {engine.name} has no plan that could be kept in a file")
     wanted = {

@@ -1,0 +1,70 @@
+"""Old records against new ones, case by case: faster or slower, and whether beyond the noise."""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from spdnn.bench.records import SAME_DATA, Case, Record
+
+FEWEST_RUNS = 3
+"""Runs a side of which a range can be told: of five each, all of one side below all of the other
+happens by chance once in 126 comparisons, of three each once in 10."""
+
+Verdict = Literal["faster", "slower", "within the spread", "too few runs", "FAILED"]
+
+
+class Change(NamedTuple):
+    """How a case has changed; `ratio` is new rate by old rate, None where a check has failed."""
+
+    old: Record
+    new: Record
+    ratio: float | None
+    verdict: Verdict
+
+    @property
+    def same_data(self) -> bool:
+        """Whether both ran the same weights and inputs, as far as the records tell."""
+        old, new = self.old.facts["data"], self.new.facts["data"]
+        return all(old.get(name) == new.get(name) for name in SAME_DATA)
+
+
+class Changes(NamedTuple):
+    """All changes, and the records that only one side has."""
+
+    both: list[Change]
+    only_old: list[Record]
+    only_new: list[Record]
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether a case has become slower beyond its spread, or wrong."""
+        return any(
+            change.verdict == "slower" or (change.verdict == "FAILED" and not change.new.passed)
+            for change in self.both
+        )
+
+
+def compare(old: Sequence[Record], new: Sequence[Record]) -> Changes:
+    """Match records by case and compare them."""
+    olds = {record.case: record for record in old}
+    news = {record.case: record for record in new}
+    both = [_change(olds[case], news[case]) for case in sorted(olds.keys() & news.keys())]
+    return Changes(both, _rest(olds, news), _rest(news, olds))
+
+
+def _rest(these: dict[Case, Record], those: dict[Case, Record]) -> list[Record]:
+    return [these[case] for case in sorted(these.keys() - those.keys())]
+
+
+def _change(old: Record, new: Record) -> Change:
+    """Compare two records: beyond the spread is where the ranges of all runs do not meet."""
+    if not (old.passed and new.passed):
+        return Change(old, new, None, "FAILED")
+    ratio = new.rate / old.rate
+    verdict: Verdict = "within the spread"
+    if min(len(old.times), len(new.times)) < FEWEST_RUNS:
+        verdict = "too few runs"
+    elif new.times[-1] < old.times[0]:
+        verdict = "faster"
+    elif new.times[0] > old.times[-1]:
+        verdict = "slower"
+    return Change(old, new, ratio, verdict)

@@ -1,0 +1,194 @@
+"""Who takes part in a benchmark: this project's engines and other libraries, behind one face."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from spdnn.bench.machine import Watch
+from spdnn.bench.optional import optional
+from spdnn.bench.records import Case
+from spdnn.bench.rivals import RIVALS, Rival
+from spdnn.distributed import Team, prepare_together
+from spdnn.engines import make_engine
+from spdnn.errors import SpdnnError
+from spdnn.features import Features
+from spdnn.inference import Prepared
+from spdnn.network import Network
+from spdnn.result import Result, Seconds
+
+SHARES = (1, 2, 5, 10, 20, 50, 100)
+"""A slow rival runs on all features, or on a half, a fifth, ... of them."""
+
+RIVAL_MODE = "edges"
+"""Rivals evaluate every edge of every live feature."""
+
+
+class Entry(NamedTuple):
+    """A case to be measured, and the threads of each rank."""
+
+    case: Case
+    threads: int
+
+    @property
+    def library(self) -> str | None:
+        """The rival's name; None for an engine of this project."""
+        return RIVALS[self.case.engine].name if self.case.engine in RIVALS else None
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return self.library or f"spdnn {self.case.engine}, {self.case.mode}"
+
+
+class LeftOut(NamedTuple):
+    """An entry that could not be measured, and why."""
+
+    entry: Entry
+    reason: str
+
+
+@dataclass(eq=False)
+class Contestant:
+    """An entry that is ready to run, and what its runs gave."""
+
+    entry: Entry
+    run: Callable[[], Result]
+    limits: Callable[[], AbstractContextManager[Any]] = nullcontext
+    warm_up: float = 0.0
+    results: list[Result] = field(default_factory=list)
+    watch: Watch = field(default_factory=Watch)
+
+    def warm(self) -> None:
+        """Run once, apart from what is measured."""
+        started = time.perf_counter()
+        with self.limits():
+            self.run()
+        self.warm_up = time.perf_counter() - started
+
+    def measure(self) -> None:
+        """Run once more."""
+        with self.limits(), self.watch:
+            self.results.append(self.run())
+
+
+def engine_entries(
+    network: Network,
+    engines: tuple[str, ...],
+    modes: tuple[str, ...],
+    threads: list[int],
+    features: list[int],
+    ranks: int,
+) -> Iterator[Entry]:
+    """All pairs of engines and modes that there are, with all threads and numbers of features."""
+    for name in engines:
+        for n_threads in threads:
+            engine = make_engine(name, n_threads)
+            for mode in [mode for mode in modes if mode in engine.modes]:
+                for count in features:
+                    size = network.n_inputs, network.n_layers
+                    case = Case(*size, engine.name, mode, ranks, engine.threads * ranks, count)
+                    yield Entry(case, engine.threads)
+
+
+def rival_entries(
+    network: Network, rivals: tuple[str, ...], threads: list[int], features: int, seconds: float
+) -> Iterator[Entry]:
+    """All rivals, each on as many features as it usually runs in some seconds."""
+    for key in rivals:
+        rival = RIVALS[key]
+        affordable = seconds * rival.usual_rate / network.n_edges
+        counts = [-(-features // share) for share in SHARES]
+        count = next((count for count in counts if count <= affordable), counts[-1])
+        for n_threads in threads if rival.uses_threads else [1]:
+            size = network.n_inputs, network.n_layers
+            yield Entry(Case(*size, key, RIVAL_MODE, 1, n_threads, count), n_threads)
+
+
+def prepare(
+    entries: list[Entry], network: Network | None, features: Features | None, team: Team
+) -> tuple[list[Contestant], list[LeftOut]]:
+    """Make contestants, as far as libraries and memory allow; each is run once to warm up.
+
+    Parameters
+    ----------
+    entries : list of Entry
+        The same on all ranks.
+    network, features
+        None on ranks that lead no node.
+    team : Team
+    """
+    contestants: list[Contestant] = []
+    left_out = []
+    planned: dict[tuple[str, str], Prepared] = {}
+    for entry in entries:
+        try:
+            if entry.library is None:
+                contestant = _engine(entry, network, features, team, planned)
+            else:
+                assert network is not None
+                assert features is not None
+                contestant = _rival(entry, network, features)
+            contestant.warm()
+            contestants.append(contestant)
+        except SpdnnError as error:
+            left_out.append(LeftOut(entry, str(error)))
+    return contestants, left_out
+
+
+def _engine(
+    entry: Entry,
+    network: Network | None,
+    features: Features | None,
+    team: Team,
+    planned: dict[tuple[str, str], Prepared],
+) -> Contestant:
+    """Plan, unless a process by itself has that plan already."""
+    case = entry.case
+    part = None if features is None else features.part(0, case.features)
+    have = planned.get((case.engine, case.mode)) if team.size == 1 else None
+    if have is None or part is None:
+        prepared: Prepared = prepare_together(
+            team, network, part, engine=case.engine, mode=case.mode, threads=entry.threads
+        )
+        planned[case.engine, case.mode] = prepared
+    else:
+        prepared = have.planned_for(make_engine(case.engine, entry.threads), part)
+    return Contestant(entry, prepared.run)
+
+
+def _rival(entry: Entry, network: Network, features: Features) -> Contestant:
+    """Convert weights and features to the library's own form."""
+    started = time.perf_counter()
+    rival = RIVALS[entry.case.engine](network, entry.threads)
+    part = features.part(0, entry.case.features)
+    converted = rival.convert(part)
+    plan = time.perf_counter() - started
+    threadpool_limits = optional("threadpoolctl", "bench").threadpool_limits
+
+    def run() -> Result:
+        return _rival_result(rival, converted, network.n_edges, part.n_features, plan)
+
+    return Contestant(entry, run, lambda: threadpool_limits(entry.threads))
+
+
+def _rival_result(
+    rival: Rival, converted: Any, n_edges: int, n_features: int, plan: float
+) -> Result:
+    """Run a rival; it tells nothing of its layers."""
+    started = time.perf_counter()
+    live = rival.run(converted)
+    inference = time.perf_counter() - started
+    return Result(
+        live=live,
+        activations=None,
+        layers=(),
+        seconds=Seconds(plan=plan, inference=inference, total=plan + inference),
+        engine=rival.key,
+        mode=RIVAL_MODE,
+        threads=rival.threads,
+        ranks=1,
+        n_features=n_features,
+        n_edges=n_edges,
+    )

@@ -1,0 +1,357 @@
+"""Plots of records: rates, live features by layer, strong scaling, roofline.
+
+Colours are those of Okabe and Ito ("Color Universal Design", 2008), which the colour-blind tell
+apart; markers and line styles say the same again, for print. Filled marks were measured, hollow
+ones were published elsewhere and stand in a panel of their own.
+"""
+
+import io
+from collections.abc import Callable, Iterator, Sequence
+from itertools import cycle
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from spdnn.bench.optional import optional
+from spdnn.bench.published import published
+from spdnn.bench.records import Record
+from spdnn.bench.rivals import RIVALS
+from spdnn.bench.tables import TERA
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+HOLLOW = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p", "h")
+DASHES = ("-", "--", "-.", ":")
+GREY = "#666666"
+GRID = "#DDDDDD"
+
+GIGA = 1e9
+WEIGHT_BYTES = 8
+"""Of an edge in CSR: its index and its value."""
+
+ACTIVATION_BYTES = 4
+DPI = 150
+TOP_INCHES = 0.75
+"""Kept free above a plot, for its title and the line below that."""
+
+ROW_INCHES = 0.4
+LEGEND_INCHES = 0.19
+
+STYLE = {
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "grid.color": GRID,
+    "legend.frameon": False,
+    "svg.hashsalt": "spdnn",  # the same records make the same file
+    "figure.dpi": DPI,
+}
+
+
+class Plot(NamedTuple):
+    """A plot in both formats, and what it shows, in words."""
+
+    name: str
+    title: str
+    caption: str
+    png: bytes
+    svg: bytes
+
+
+class Drawing(NamedTuple):
+    """A figure that is drawn, before it becomes bytes."""
+
+    figure: Any
+    title: str
+    caption: str
+
+
+def all_plots(records: Sequence[Record]) -> list[Plot]:
+    """Draw what the records, of one machine and all passed, give; what they do not is left out.
+
+    Raises
+    ------
+    DeviceError
+        If matplotlib is not installed.
+    """
+    optional("matplotlib", "plot").use("Agg")
+    pyplot = optional("matplotlib.pyplot", "plot")
+    draws: dict[str, Callable[[Any, Sequence[Record]], Drawing | None]] = {
+        "rates": draw_rates,
+        "layers": draw_layers,
+        "scaling": draw_scaling,
+        "roofline": draw_roofline,
+    }
+    plots = []
+    for name, draw in draws.items():
+        with pyplot.rc_context(STYLE):
+            drawing = draw(pyplot, records)
+            if drawing is not None:
+                plots.append(_saved(name, drawing, subtitle(records)))
+                pyplot.close(drawing.figure)
+    return plots
+
+
+def subtitle(records: Sequence[Record]) -> str:
+    """The machine and the commit that the records are from."""
+    commits = sorted({str(record.facts["provenance"].get("git")) for record in records})
+    versions = sorted({record.facts["provenance"]["versions"]["spdnn"] for record in records})
+    return f"{records[0].machine} · spdnn {', '.join(versions)} ({', '.join(commits)})"
+
+
+def _saved(name: str, drawing: Drawing, below: str) -> Plot:
+    """Put the title over the figure and write it in both formats."""
+    figure = drawing.figure
+    height = figure.get_figheight()
+    place = {"x": 0.02, "ha": "left", "va": "top"}
+    figure.text(y=1 - 0.12 / height, s=drawing.title, fontsize=13, fontweight="bold", **place)
+    figure.text(y=1 - 0.40 / height, s=below, fontsize=8.5, color=GREY, **place)
+    png, svg = io.BytesIO(), io.BytesIO()
+    figure.savefig(png, format="png", dpi=DPI, metadata={"Software": None})
+    figure.savefig(svg, format="svg", metadata={"Date": None})
+    return Plot(name, drawing.title, drawing.caption, png.getvalue(), svg.getvalue())
+
+
+class _Styles:
+    """Gives each name a colour and a marker, always the same in one plot."""
+
+    def __init__(self) -> None:
+        self._free = cycle(zip(COLOURS, MARKERS, strict=True))
+        self._given: dict[str, tuple[str, str]] = {}
+
+    def of(self, name: str) -> tuple[str, str]:
+        """Colour and marker of a name."""
+        if name not in self._given:
+            self._given[name] = next(self._free)
+        return self._given[name]
+
+
+def best_of_each(records: Sequence[Record]) -> dict[str, dict[str, Record]]:
+    """By name, then by network, the fastest record; engines of this project first."""
+    keys = [*dict.fromkeys(r.case.engine for r in records if r.library is None), *RIVALS]
+    ordered = sorted(records, key=lambda record: (keys.index(record.case.engine), record.case))
+    best: dict[str, dict[str, Record]] = {}
+    for record in ordered:
+        row = best.setdefault(record.name, {})
+        old = row.get(record.case.network)
+        if old is None or record.rate > old.rate:
+            row[record.case.network] = record
+    return best
+
+
+def _networks(records: Sequence[Record]) -> list[str]:
+    return list(dict.fromkeys(r.case.network for r in sorted(records, key=lambda r: r.case)))
+
+
+def draw_rates(pyplot: Any, records: Sequence[Record]) -> Drawing:
+    """Rate by network and engine, and beside it what others have published."""
+    networks = _networks(records)
+    rows = {network: -number for number, network in enumerate(networks)}
+    best, others = best_of_each(records), _published_points(rows)
+    below = 0.55 + LEGEND_INCHES * max(len(best), len(others))
+    height = TOP_INCHES + 0.3 + max(1.2, ROW_INCHES * len(networks)) + below
+    figure, (here, elsewhere) = pyplot.subplots(
+        1, 2, figsize=(11, height), sharex=True, sharey=True
+    )
+    figure.subplots_adjust(0.12, below / height, 0.98, 1 - (TOP_INCHES + 0.3) / height, 0.04)
+    styles = _Styles()
+    for name, found in best.items():
+        colour, marker = styles.of(name)
+        points = [(record.rate / TERA, rows[network]) for network, record in found.items()]
+        here.plot(*zip(*points, strict=True), marker, color=colour, ms=7, label=name)
+    hollow = {"mfc": "none", "mec": GREY, "ms": 7, "ls": "none"}
+    for (label, points), marker in zip(others.items(), cycle(HOLLOW), strict=False):
+        elsewhere.plot(*zip(*points, strict=True), marker=marker, label=label, **hollow)
+    here.set(xscale="log", xlabel="TeraEdges/s", ylabel="neurons x layers")
+    here.set_title("measured here", loc="left")
+    elsewhere.set(xlabel="TeraEdges/s")
+    elsewhere.set_title("published elsewhere, on other machines", loc="left")
+    _plain(here.xaxis)
+    here.set_yticks(list(rows.values()), networks)
+    here.set_ylim(-len(networks) + 0.5, 0.5)
+    for axes, left in ((here, 0.11), (elsewhere, 0.55)):
+        handles, labels = axes.get_legend_handles_labels()
+        where = {"loc": "upper left", "bbox_to_anchor": (left, (below - 0.45) / height)}
+        figure.legend(handles, labels, fontsize=8, **where)
+    caption = (
+        "Edges of all layers times all input features, by seconds of inference: the median run "
+        "with the fastest number of threads. Filled: measured on this machine. Hollow: published "
+        "elsewhere for other machines. In mode merge the rate counts work that was not left to do."
+    )
+    return Drawing(figure, "Rate by network and engine", caption)
+
+
+def _published_points(rows: dict[str, int]) -> dict[str, list[tuple[float, int]]]:
+    """By label, rates published for these networks and their rows."""
+    points: dict[str, list[tuple[float, int]]] = {}
+    for row in published():
+        network = f"{row.neurons} x {row.layers}"
+        if network in rows:
+            many = "many " if row.devices.isdigit() and row.devices != "1" else ""
+            label = f"{row.source}: {many}{row.hardware}"
+            points.setdefault(label, []).append((row.teraedges_per_second, rows[network]))
+    return points
+
+
+def draw_layers(pyplot: Any, records: Sequence[Record]) -> Drawing | None:
+    """Live and distinct features by layer, the deepest network of each size."""
+    deepest: dict[int, Record] = {}
+    for record in records:
+        if record.facts["layers_log"] and record.case.mode == "merge" and record.share == 1:
+            neurons = record.case.neurons
+            if neurons not in deepest or record.case.layers > deepest[neurons].case.layers:
+                deepest[neurons] = record
+    if not deepest:
+        return None
+    figure, axes = _single(pyplot)
+    styles = _Styles()
+    for neurons, record in sorted(deepest.items()):
+        colour, marker = styles.of(str(neurons))
+        log = record.facts["layers_log"]
+        layers = np.arange(1, len(log["live"]) + 1)
+        marked = _log_spaced(len(layers))
+        for word, line, face in (("live", "-", colour), ("distinct", "--", "white")):
+            counts = np.array(log[word], dtype=float)
+            counts[counts == 0] = np.nan
+            style = {"marker": marker, "markevery": marked, "mfc": face, "ms": 6}
+            label = f"{neurons} neurons, {word}"
+            axes.plot(layers, counts, line, color=colour, label=label, **style)
+    axes.set(xscale="log", yscale="log", xlabel="layer", ylabel="features")
+    _plain(axes.xaxis, axes.yaxis)
+    axes.legend(loc="upper right")
+    caption = (
+        "Features with at least one activation after each layer (live), and those among them that "
+        "mode merge carries on, each for all that have become equal to it (distinct)."
+    )
+    return Drawing(figure, "Live and distinct features by layer", caption)
+
+
+def _log_spaced(n: int) -> list[int]:
+    """Positions of marks, evenly spaced on a logarithmic axis."""
+    return sorted({round(x) - 1 for x in np.geomspace(1, n, 16)})
+
+
+def _single(pyplot: Any) -> tuple[Any, Any]:
+    """A figure of one plot, with room for the title."""
+    width, height = 8.0, 5.2
+    figure, axes = pyplot.subplots(figsize=(width, height))
+    figure.subplots_adjust(0.11, 0.55 / height, 0.98, 1 - TOP_INCHES / height)
+    return figure, axes
+
+
+def _plain(*axes: Any) -> None:
+    """Numbers instead of powers, and none between the powers."""
+    for axis in axes:
+        axis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+        axis.set_minor_formatter(lambda value, _: "")
+
+
+def scaling_groups(records: Sequence[Record]) -> Iterator[tuple[str, list[Record]]]:
+    """Records of this project's engines that differ in their number of processors only."""
+    groups: dict[tuple[Any, ...], list[Record]] = {}
+    for record in records:
+        if record.library is None:
+            case = record.case
+            key = (case.neurons, case.layers, case.engine, case.mode, case.features)
+            groups.setdefault(key, []).append(record)
+    for found in groups.values():
+        found.sort(key=lambda record: (record.case.threads, record.case.ranks))
+        if len({record.case.threads for record in found}) > 1:
+            yield f"{found[0].case.network}, {found[0].case.engine}, {found[0].case.mode}", found
+
+
+def draw_scaling(pyplot: Any, records: Sequence[Record]) -> Drawing | None:
+    """Speed-up by processors, against the ideal."""
+    groups = list(scaling_groups(records))
+    if not groups:
+        return None
+    figure, axes = _single(pyplot)
+    styles, dashes = _Styles(), cycle(DASHES)
+    most = max(record.case.threads for _, found in groups for record in found)
+    axes.plot([1, most], [1, most], color=GREY, lw=1, label="ideal")
+    for name, found in groups:
+        colour, marker = styles.of(name)
+        one = found[0].seconds * found[0].case.threads
+        points = [(record.case.threads, one / record.seconds) for record in found]
+        axes.plot(*zip(*points, strict=True), next(dashes), marker=marker, color=colour, label=name)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2)
+    axes.set(xlabel="processors (ranks x threads)", ylabel="times as fast as one")
+    _plain(axes.xaxis, axes.yaxis)
+    axes.legend(loc="upper left", fontsize=8)
+    caption = (
+        "The same network and features on more processors. The fewest measured count as ideal: "
+        "above one processor the line starts on the ideal by definition."
+    )
+    return Drawing(figure, "Strong scaling", caption)
+
+
+class RoofPoint(NamedTuple):
+    """A run on the roofline: multiply-adds a byte, and multiply-adds a second."""
+
+    intensity: float
+    rate: float
+
+
+def roof_point(record: Record) -> RoofPoint:
+    """Where a run in mode edges stands.
+
+    The bytes are those that pass between layers evaluated one after the other: every weight with
+    its index once, activations of the live features in and out. An engine that keeps activations
+    in cache through several layers moves fewer, and may stand above the slope.
+    """
+    facts = record.facts
+    live = np.array(facts["layers_log"]["live"])
+    entering = np.concatenate([[facts["features"]], live[:-1]])
+    activations = facts["neurons"] * int((entering + live).sum())
+    n_bytes = WEIGHT_BYTES * facts["edges"] + ACTIVATION_BYTES * activations
+    evaluated = facts["edges_evaluated"]
+    return RoofPoint(evaluated / n_bytes, evaluated / record.seconds)
+
+
+def draw_roofline(pyplot: Any, records: Sequence[Record]) -> Drawing | None:
+    """Runs in mode edges under what the machine can multiply and copy."""
+    chosen = [
+        record
+        for record in records
+        if record.case.mode == "edges"
+        and record.facts["layers_log"]
+        and record.facts.get("machine_peak")
+    ]
+    if not chosen:
+        return None
+    most = max(record.case.threads for record in chosen)
+    chosen = [record for record in chosen if record.case.threads == most]
+    peaks = [record.facts["machine_peak"] for record in chosen]
+    sgemm = float(np.median([peak["sgemm_per_second"] for peak in peaks])) / GIGA
+    copy = float(np.median([peak["copied_bytes_per_second"] for peak in peaks])) / GIGA
+    figure, axes = _single(pyplot)
+    x = np.geomspace(0.25, max(64.0, 4 * sgemm / copy), 200)
+    axes.plot(x, np.minimum(sgemm, copy * x), color="black", lw=2)
+    axes.text(x[-1], sgemm * 1.06, f"NumPy sgemm: {sgemm:.0f} G/s", ha="right", va="bottom")
+    slope = f"copy through memory:\n{copy:.0f} GB/s"
+    axes.annotate(slope, (x[40], copy * x[40]), (12, 0), textcoords="offset points", va="top")
+    styles = _Styles()
+    for record in chosen:
+        name = f"{record.case.network}, {record.case.engine}"
+        colour, marker = styles.of(name)
+        point = roof_point(record)
+        label = f"{name}: {point.rate / GIGA:.0f} G/s"
+        axes.plot(point.intensity, point.rate / GIGA, marker, color=colour, ms=8, label=label)
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlabel="multiply-adds a byte passed between layers",
+        ylabel="10⁹ multiply-adds a second (G/s)",
+        ylim=(min(copy * x[0], 1.0), 4 * sgemm),
+    )
+    _plain(axes.xaxis, axes.yaxis)
+    axes.legend(loc="lower right")
+    caption = (
+        f"Mode edges on {most} thread{'s' * (most > 1)}: edges really evaluated a second, under "
+        "the peaks measured in the same run. Bytes are those of layers evaluated one after the "
+        "other; an engine that keeps activations in cache may stand above the slope."
+    )
+    return Drawing(figure, "Roofline", caption)

@@ -1,0 +1,160 @@
+"""``spdnn bench``: measure networks, engines and other libraries in turn, check, keep records."""
+
+import argparse
+from pathlib import Path
+from typing import Any, TypeVar
+
+from spdnn import provenance
+from spdnn.bench.contestants import LeftOut
+from spdnn.bench.records import Record
+from spdnn.bench.rivals import RIVALS
+from spdnn.bench.sweep import Sweep, run_sweep
+from spdnn.challenge import DEPTHS
+from spdnn.cli.arguments import add_activation, add_data_folder, listed, positive, positive_number
+from spdnn.cli.progress import progress_bar
+from spdnn.cli.run import MERGE_NOTE
+from spdnn.distributed import join
+from spdnn.engines import ENGINES, MODES, NOT_YET
+
+RUNS = 5
+RIVAL_SECONDS = 10.0
+NAME_WIDTH = 42
+"""Of engines and rivals in what is printed."""
+
+_T = TypeVar("_T")
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to the parser."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "bench",
+        help="measure networks, engines and other libraries, keep records",
+        description=(
+            "Measure all networks with all engines, modes, threads and numbers of features, and "
+            "other libraries in the same rounds. Every result is checked. What has a record is not "
+            "measured again, so that a sweep can be interrupted and goes on."
+        ),
+    )
+    add = parser.add_argument
+    add("--neurons", type=listed(positive), default=(1024,), metavar="N,...", help="1024")
+    add("--layers", type=listed(positive), default=DEPTHS, metavar="L,...", help="120,480,1920")
+    engines = (*ENGINES, *NOT_YET)
+    add("--engines", type=listed(word(engines)), default=("cpu",), metavar="NAME,...", help="cpu")
+    add("--modes", type=listed(word(MODES)), default=MODES, metavar="NAME,...", help="edges,merge")
+    add(
+        "--rivals",
+        type=rivals,
+        default=(),
+        metavar="NAME,...|all|none",
+        help=f"other libraries: {', '.join(RIVALS)} (default: none)",
+    )
+    add(
+        "--threads",
+        type=listed(positive),
+        default=(None,),
+        metavar="T,...",
+        help="of a rank (default: its share of the processors)",
+    )
+    add(
+        "--features",
+        type=listed(positive),
+        default=(None,),
+        metavar="COUNT,...",
+        help="only the first so many (default: all)",
+    )
+    add("--runs", type=positive, default=RUNS, metavar="R", help=f"of each case ({RUNS})")
+    add(
+        "--rival-seconds",
+        type=positive_number,
+        default=RIVAL_SECONDS,
+        metavar="S",
+        help=f"a rival that usually takes longer gets a share of the features ({RIVAL_SECONDS:g})",
+    )
+    add(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="folder of the records (default: results/bench-COMMIT)",
+    )
+    add_activation(parser)
+    add_data_folder(parser)
+    parser.set_defaults(command=bench)
+
+
+def word(words: tuple[str, ...]) -> Any:
+    """Parse one of some words."""
+
+    def parse(text: str) -> str:
+        if text not in words:
+            raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(words)}")
+        return text
+
+    return parse
+
+
+def rivals(text: str) -> tuple[str, ...]:
+    """Parse keys of rivals, "all" or "none"."""
+    if text in ("all", "none"):
+        return tuple(RIVALS) if text == "all" else ()
+    keys: tuple[str, ...] = listed(word(tuple(RIVALS)))(text)
+    return keys
+
+
+def bench(arguments: argparse.Namespace) -> int:
+    """Measure; returns 1 if a check has failed, 2 if an engine could not be measured."""
+    facts = provenance.gather()  # starts a process, which may not be done once MPI is there
+    out = arguments.out
+    if out is None:
+        out = Path("results") / f"bench-{facts['git'] or facts['versions']['spdnn']}"
+    sweep = Sweep(
+        arguments.neurons,
+        arguments.layers,
+        arguments.engines,
+        arguments.modes,
+        arguments.rivals,
+        arguments.threads,
+        arguments.features,
+        arguments.runs,
+        arguments.rival_seconds,
+        arguments.data,
+        out,
+        arguments.bias,
+        arguments.ymax,
+    )
+    outcomes: list[Record | LeftOut] = []
+    with progress_bar("bench") as progress:
+        for group in run_sweep(sweep, join, facts, progress or (lambda fraction: None)):
+            for outcome in group:
+                print(line(outcome), flush=True)
+            outcomes += group
+    if any(isinstance(outcome, Record) for outcome in outcomes):
+        print(f"records in {out}")
+        print(f"mode merge: {MERGE_NOTE}")
+    return status(outcomes)
+
+
+def status(outcomes: list[Record | LeftOut]) -> int:
+    """The exit status of a sweep."""
+    if any(isinstance(outcome, Record) and not outcome.passed for outcome in outcomes):
+        return 1
+    lacks = (out for out in outcomes if isinstance(out, LeftOut) and out.entry.library is None)
+    return 2 if any(lacks) else 0
+
+
+def line(outcome: Record | LeftOut) -> str:
+    """What is printed of a case; a rate only where the categories are right."""
+    if isinstance(outcome, LeftOut):
+        case, name = outcome.entry.case, outcome.entry.name
+        reason = outcome.reason.removeprefix(f"{name}: ")
+        return f"{case.network:<13}{name:<{NAME_WIDTH}}not measured: {reason}"
+    case, times = outcome.case, outcome.times
+    share = "" if outcome.share == 1 else f", 1 of {1 / outcome.share:.3g}"
+    where = f"{case.ranks} ranks, " if case.ranks > 1 else ""
+    where += f"{case.threads} thread{'s' * (case.threads > 1)}, {case.features:,} features{share}"
+    head = f"{case.network:<13}{outcome.name:<{NAME_WIDTH}}{where:<36}"
+    verdict = outcome.facts["check"].splitlines()[0]
+    if not outcome.passed:
+        return f"{head}  FAILED: {verdict}"
+    seconds = f"{outcome.seconds:10.4f} s ({times[0]:.4f} to {times[-1]:.4f})"
+    check = outcome.facts["categories"]["check"]
+    return f"{head}{seconds:<36}{outcome.rate / 1e12:10.4f} TeraEdges/s  passed ({check})"
