@@ -14,6 +14,7 @@ from spdnn.errors import DataError
 from spdnn.features import Features
 from spdnn.io.plans import plan_for
 from spdnn.network import Network
+from spdnn.plan.work import Work
 from spdnn.result import LayerCount, Result, Seconds
 
 
@@ -99,6 +100,12 @@ class Prepared:
     n_edges: int
     seconds: Seconds
 
+    @property
+    def work(self) -> Work | None:
+        """What the plan computes for a feature, if it says so."""
+        work: Work | None = getattr(self.plan, "work", None)
+        return work
+
     def run(self, *, activations: bool = False, progress: Progress | None = None) -> Result:
         """Run the features through the plan; see `infer`."""
         started = time.perf_counter()
@@ -116,6 +123,7 @@ class Prepared:
             ranks=1,
             n_features=self.n_features,
             n_edges=self.n_edges,
+            work=self.work,
         )
 
     def planned_for(self, engine: Engine, features: Features) -> "Prepared":

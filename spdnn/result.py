@@ -8,6 +8,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from spdnn.plan.work import Work
+
 
 class LayerCount(NamedTuple):
     """Counters of one layer.
@@ -85,6 +87,9 @@ class Result:
     threads, ranks : int
     n_features, n_edges : int
         Input features, and stored weights of all layers.
+    work : Work or None
+        What the plan computes for one feature, where it says so; the network itself has as many
+        neurons as outputs of layers, and a multiplication an edge.
     by_rank : tuple of RankCount
         A row a process where several did the run; `threads` are then those of all together.
     resumed_after : int
@@ -102,6 +107,7 @@ class Result:
     ranks: int
     n_features: int
     n_edges: int
+    work: Work | None = None
     by_rank: tuple[RankCount, ...] = ()
     resumed_after: int = 0
 

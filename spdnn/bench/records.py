@@ -225,6 +225,10 @@ def as_facts(
             "official": network.is_official and features.is_official,
         },
     }
+    if result.work is not None:
+        facts["work"] = result.work._asdict()
+    if result.resumed_after:
+        facts["resumed_after"] = result.resumed_after
     if result.by_rank:
         facts["imbalance"] = result.imbalance
         facts["ranks_log"] = [rank._asdict() for rank in result.by_rank]

@@ -27,6 +27,7 @@ from spdnn.errors import DataError, DeviceError
 from spdnn.inference import with_reading
 from spdnn.io.checkpoint import remove_checkpoint
 from spdnn.io.files import whole_file
+from spdnn.network import Network
 from spdnn.result import Result, categories_text
 from spdnn.sources import (
     SourcedFeatures,
@@ -70,6 +71,12 @@ def add_parser(commands: Any) -> None:
     )
     add_activation(parser)
     parser.add_argument("--threads", type=positive, metavar="T", help="threads of engine cpu")
+    parser.add_argument(
+        "--plan",
+        type=Path,
+        metavar="FILE",
+        help="keep the plan in FILE, and take it from there once it is kept",
+    )
     parser.add_argument(
         "--save-categories", type=Path, metavar="FILE", help="write the categories, one a line"
     )
@@ -142,6 +149,7 @@ def _run(
             engine=arguments.engine,
             mode=arguments.mode,
             threads=arguments.threads,
+            plan_file=arguments.plan,
             stops=Stops(arguments.checkpoint, arguments.checkpoint_every, arguments.rebalance),
             progress=progress,
         )
@@ -171,6 +179,8 @@ def _run(
 
 def _refuse_early(arguments: argparse.Namespace) -> None:
     """Find, before any work, what would fail after it: outputs, truth, engine and mode."""
+    if arguments.plan is not None and not arguments.plan.exists():
+        writable(arguments.plan)
     outputs = [path for path in (arguments.save_categories, arguments.json) if path is not None]
     for path in outputs:
         writable(path)
@@ -241,6 +251,17 @@ def _rank_rows(result: Result) -> list[tuple[str, str]]:
     ]
 
 
+def _merged_rows(network: Network, result: Result) -> list[tuple[str, str]]:
+    """What merging of neurons has left to do for a feature, where a plan has merged them."""
+    if result.work is None or result.mode != "merge":
+        return []
+    n_neurons, work = sum(n for _, n in network.shapes), result.work
+    return [
+        ("merged", f"neurons {n_neurons:,} -> {work.neurons:,}"),
+        ("", f"operations {network.n_edges:,} -> {work.edges:,} edges + {work.additions:,} sums"),
+    ]
+
+
 def as_text(network: SourcedNetwork, features: SourcedFeatures, result: Result) -> str:
     """The block of facts at the end of a run."""
     net, inputs, seconds = network.network, features.features, result.seconds
@@ -264,6 +285,7 @@ def as_text(network: SourcedNetwork, features: SourcedFeatures, result: Result) 
             "rate",
             f"{result.edges_per_second / 1e12:10.4f} TeraEdges/s (edges x features / inference)",
         ),
+        *_merged_rows(network.network, result),
         ("evaluated", f"{result.edges_evaluated:,} edges, 1 in {result.factor_saved:,.1f}"),
         *((("", MERGE_NOTE),) if result.mode == "merge" else ()),
         ("live", f"{result.live.size:,} of {result.n_features:,} features after the last layer"),

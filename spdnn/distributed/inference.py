@@ -112,6 +112,7 @@ class PreparedTogether(Prepared):
             ranks=team.size,
             n_features=self.n_features,
             n_edges=self.n_edges,
+            work=self.work,
             by_rank=tuple(by_rank) if team.size > 1 else (),
             resumed_after=course.resumed_after,
         )
