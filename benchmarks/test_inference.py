@@ -51,7 +51,7 @@ def compare(rival_class, neurons, layers, count, goal, inputs, pair, report):
     engine.compile(network)
     plan = engine.plan(network, "edges")
     part = inputs(neurons, count)
-    loaded, converted = engine.load(part), rival.convert(part)
+    loaded, converted = engine.load(plan, part), rival.convert(part)
     found = {}
     ours = lambda: found.update(ours=engine.run(plan, loaded).live)  # noqa: E731
     theirs = lambda: found.update(theirs=rival.run(converted))  # noqa: E731
@@ -76,7 +76,7 @@ def test_two_threads_against_one(inputs, pair, report):
     engines = [CpuEngine(threads) for threads in (2, 1)]
     engines[0].compile(network)
     plan = engines[0].plan(network, "edges")
-    loaded = engines[0].load(inputs(1024, 60000))
+    loaded = engines[0].load(plan, inputs(1024, 60000))
     two, one = ((lambda engine=engine: engine.run(plan, loaded)) for engine in engines)
     two()
     pair.time(two, one)
@@ -90,7 +90,7 @@ def test_cost_of_a_live_feature_and_edge_by_size(inputs, pair, report):
         engine = CpuEngine()
         engine.compile(network)
         plan = engine.plan(network, "edges")
-        loaded = engine.load(inputs(neurons, count))
+        loaded = engine.load(plan, inputs(neurons, count))
         times = []
         for _ in range(3):
             start = perf_counter()

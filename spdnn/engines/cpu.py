@@ -14,12 +14,11 @@ for bit, for any number of threads and any tile.
 """
 
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,20 +28,12 @@ from spdnn.engines.base import Output, Progress
 from spdnn.engines.calibrate import measured_costs
 from spdnn.engines.columns import Columns, aligned_empty, from_rows, joined
 from spdnn.engines.duplicates import Duplicates
-from spdnn.engines.kernels.stage import (
-    Inputs,
-    Kept,
-    Room,
-    Work,
-    take_columns,
-    take_features,
-    take_masks,
-)
+from spdnn.engines.kernels.stage import Kept, Room, Source, Work, take_tiles
 from spdnn.engines.kernels.step import FULL_LANES
 from spdnn.engines.kernels.vectors import LANES
 from spdnn.engines.packed import PackedFeatures, is_worth_packing, pack
 from spdnn.errors import PlanError
-from spdnn.features import Features
+from spdnn.features import Features, index_dtype
 from spdnn.memory import l2_bytes, require_bytes
 from spdnn.network import Layer, Network
 from spdnn.plan.blocks import BlockCosts
@@ -87,7 +78,6 @@ Loaded = Features | PackedFeatures
 """Features as this engine takes them."""
 
 _PLANS = {"edges": plan_edges, "merge": plan_merge}
-_NO_VALUES = np.empty(0, dtype=np.float32)
 
 
 @dataclass(eq=False)
@@ -102,13 +92,6 @@ class Stage:
     def waiting_bytes(self) -> int:
         """Size of the activations that wait."""
         return sum(columns.n_bytes for columns in self.waiting)
-
-
-class Source(NamedTuple):
-    """Where a stage's features come from: a kernel of `kernels.stage`, and its last arguments."""
-
-    take: Callable[..., tuple[int, int]]
-    arguments: tuple[Any, ...]
 
 
 class CpuEngine:
@@ -226,6 +209,17 @@ class _Run:
         self.stages = [Stage(*span) for span in pairwise([first, *ends])]
         self.stages.append(Stage(end, end))  # where the results wait
         self.counts = np.zeros((3, plan.n_layers), dtype=np.int64)
+        nothing = np.empty(0, dtype=np.int64)
+        self._no_source = Source(
+            np.empty((0, 0), dtype=np.uint16),
+            nothing,
+            np.empty(0, dtype=index_dtype(plan.load_position.size)),
+            np.empty(0, dtype=np.float32),
+            plan.load_position,
+            plan.n_loaded,
+            plan.n_repeats,
+            *[nothing] * 4,
+        )
         self._of_thread = threading.local()
         self._feature_layers_done = 0
 
@@ -260,12 +254,14 @@ class _Run:
 
     def _take_inputs(self, features: Loaded) -> None:
         """Run the first stage on all features, as many at a time as may wait behind it."""
-        inputs = Inputs(self.plan.load_position, self.plan.n_loaded, self.plan.n_repeats)
+        source = self._no_source
         if isinstance(features, PackedFeatures):
-            source = Source(take_masks, (features.masks, inputs))
+            source = source._replace(masks=features.masks)
         else:
-            values = _NO_VALUES if features.values is None else features.values
-            source = Source(take_features, (features.indptr, features.indices, values, inputs))
+            values = source.values if features.values is None else features.values
+            source = source._replace(
+                indptr=features.indptr, indices=features.indices, values=values
+            )
         # A multiple of a tile: features in mask form lie in blocks that are not cut.
         n_tiles = POOL_BYTES // (4 * self.plan.max_width * self.first_width)
         batch = max(1, n_tiles) * self.first_width
@@ -277,8 +273,13 @@ class _Run:
         """Run a stage on all that waits for it."""
         columns = self._merged(self.stages[number])
         if columns.size:
-            arrays = (columns.ids, columns.stands_for, columns.addresses, columns.strides)
-            self._run_stages(number, Source(take_columns, arrays), range(columns.size), self.width)
+            source = self._no_source._replace(
+                ids=columns.ids,
+                stands_for=columns.stands_for,
+                addresses=columns.addresses,
+                strides=columns.strides,
+            )
+            self._run_stages(number, source, range(columns.size), self.width)
 
     def _merged(self, stage: Stage) -> Columns:
         """All that waits for a stage, after merging where it has hashes."""
@@ -363,8 +364,8 @@ class _Run:
             np.empty(n + LANES if work.has_codes else 0, dtype=np.uint64),
             np.empty(n * work.n_kept + LANES, dtype=np.float32),
         )
-        n, n_numbers = source.take(
-            self.plan.arrays, work, features.start, features.stop, room, kept, *source.arguments
+        n, n_numbers = take_tiles(
+            self.plan.arrays, work, source, features.start, features.stop, room, kept
         )
         # Given back: what dead features would have taken.
         kept.numbers.resize(n_numbers + LANES, refcheck=False)

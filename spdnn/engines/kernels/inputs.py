@@ -44,7 +44,8 @@ def pack_features(
     n_features = indptr.size - 1
     for block in range(first_block, end_block):
         mask = masks[block]
-        mask[:] = 0
+        for p in range(mask.size):
+            mask[p] = 0
         for lane in range(min(LANES, n_features - block * LANES)):
             feature = block * LANES + lane
             bit = np.uint16(1 << lane)

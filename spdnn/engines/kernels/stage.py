@@ -41,12 +41,35 @@ class Work(NamedTuple):
     width: int
 
 
-class Inputs(NamedTuple):
-    """How the plan takes the network's inputs; see `spdnn.plan.cpu.CpuPlan`."""
+class Source(NamedTuple):
+    """Where features come from: one of three forms, the arrays of the others being empty.
 
+    Attributes
+    ----------
+    masks : ndarray, shape (n_blocks, n_inputs), uint16
+        Inputs in mask form; see `spdnn.engines.kernels.inputs`.
+    indptr, indices, values : ndarray
+        Inputs in index form.
+    position, n_loaded, n_repeats
+        How the plan takes inputs; see `spdnn.plan.cpu.CpuPlan`.
+    ids, stands_for : ndarray, int64
+        Features from an earlier stage: what the caller calls them, and how many each stands for.
+        The inputs' are their numbers, and each stands for itself.
+    addresses, strides : ndarray, int64
+        Where their activations are; see `load_columns`.
+    """
+
+    masks: Masks
+    indptr: npt.NDArray[np.int64]
+    indices: npt.NDArray[Any]
+    values: npt.NDArray[np.float32]
     position: npt.NDArray[Any]
     n_loaded: int
     n_repeats: int
+    ids: npt.NDArray[np.int64]
+    stands_for: npt.NDArray[np.int64]
+    addresses: npt.NDArray[np.int64]
+    strides: npt.NDArray[np.int64]
 
 
 class Room(NamedTuple):
@@ -89,17 +112,10 @@ class Kept(NamedTuple):
 
 
 @jit
-def take_masks(
-    plan: PlanArrays,
-    work: Work,
-    first: int,
-    end: int,
-    room: Room,
-    kept: Kept,
-    masks: Masks,
-    inputs: Inputs,
+def take_tiles(
+    plan: PlanArrays, work: Work, source: Source, first: int, end: int, room: Room, kept: Kept
 ) -> tuple[int, int]:
-    """Take features `first` (a multiple of 16) to `end` through a stage, from mask form.
+    """Take features `first` to `end` through a stage; from mask form, `first` is a multiple of 16.
 
     Returns how many survive, and how many numbers of `kept` they take.
     """
@@ -108,125 +124,64 @@ def take_masks(
     for start in range(first, end, work.width):
         stop = min(start + work.width, end)
         stride = (stop - start + LANES - 1) // LANES * LANES
-        load_masks(
-            masks[start // LANES : (start + stride) // LANES],
-            inputs.position,
-            inputs.n_loaded,
-            inputs.n_repeats,
+        fill_tile(source, start, stop, work.n_entering, room.tile, stride, planes)
+        ids = np.empty(stop - start, dtype=np.int64)
+        stands_for = np.empty(stop - start, dtype=np.int64)
+        for f in range(start, stop):
+            ids[f - start] = source.ids[f] if source.ids.size else f
+            stands_for[f - start] = source.stands_for[f] if source.ids.size else 1
+        is_swapped, stride, lanes = run_steps(
+            plan,
+            work.first_step,
+            work.end_step,
             room.tile,
+            room.spare,
             stride,
-            planes,
+            ids,
+            stands_for,
+            work.first_layer,
+            room.counts,
         )
-        ids, stands_for = _numbered(start, stop)
-        n, n_numbers = _take_tile(plan, work, stride, ids, stands_for, room, kept, n, n_numbers)
+        if lanes.size == 0:
+            continue
+        n_codes = (lanes.size + LANES - 1) // LANES * LANES if work.has_codes else 0
+        keep_lanes(
+            room.spare if is_swapped else room.tile,
+            work.n_kept,
+            stride,
+            lanes,
+            kept.numbers[n_numbers:],
+            lanes.size,
+            kept.codes[n : n + n_codes],
+        )
+        for f in range(lanes.size):
+            kept.ids[n + f] = ids[lanes[f]]
+            kept.stands_for[n + f] = stands_for[lanes[f]]
+            kept.offsets[n + f] = n_numbers + f
+            kept.strides[n + f] = lanes.size
+        n += lanes.size
+        n_numbers += work.n_kept * lanes.size
     return n, n_numbers
 
 
 @jit
-def take_features(
-    plan: PlanArrays,
-    work: Work,
-    first: int,
-    end: int,
-    room: Room,
-    kept: Kept,
-    indptr: npt.NDArray[np.int64],
-    indices: npt.NDArray[Any],
-    values: npt.NDArray[np.float32],
-    inputs: Inputs,
-) -> tuple[int, int]:
-    """Take features `first` to `end` through a stage, from index form; see `take_masks`."""
-    n, n_numbers = 0, 0
-    for start in range(first, end, work.width):
-        stop = min(start + work.width, end)
-        stride = (stop - start + LANES - 1) // LANES * LANES
+def fill_tile(
+    source: Source, start: int, stop: int, n_neurons: int, tile: Tile, stride: int, planes: Masks
+) -> None:
+    """Load features `start` to `stop` of a source, whichever form it has."""
+    if source.addresses.size:
+        addresses, strides = source.addresses[start:stop], source.strides[start:stop]
+        load_columns(addresses, strides, n_neurons, tile, stride)
+    elif source.masks.size:
+        masks = source.masks[start // LANES : (start + stride) // LANES]
+        load_masks(masks, source.position, source.n_loaded, source.n_repeats, tile, stride, planes)
+    else:
         load_features(
-            indptr[start : stop + 1],
-            indices,
-            values,
-            inputs.position,
-            inputs.n_loaded,
-            room.tile,
+            source.indptr[start : stop + 1],
+            source.indices,
+            source.values,
+            source.position,
+            source.n_loaded,
+            tile,
             stride,
         )
-        ids, stands_for = _numbered(start, stop)
-        n, n_numbers = _take_tile(plan, work, stride, ids, stands_for, room, kept, n, n_numbers)
-    return n, n_numbers
-
-
-@jit
-def take_columns(
-    plan: PlanArrays,
-    work: Work,
-    first: int,
-    end: int,
-    room: Room,
-    kept: Kept,
-    ids: npt.NDArray[np.int64],
-    stands_for: npt.NDArray[np.int64],
-    addresses: npt.NDArray[np.int64],
-    strides: npt.NDArray[np.int64],
-) -> tuple[int, int]:
-    """Take features `first` to `end` of those that an earlier stage has kept; see `take_masks`."""
-    n, n_numbers = 0, 0
-    for start in range(first, end, work.width):
-        stop = min(start + work.width, end)
-        stride = (stop - start + LANES - 1) // LANES * LANES
-        load_columns(addresses[start:stop], strides[start:stop], work.n_entering, room.tile, stride)
-        tile_ids, tile_stands_for = ids[start:stop].copy(), stands_for[start:stop].copy()
-        n, n_numbers = _take_tile(
-            plan, work, stride, tile_ids, tile_stands_for, room, kept, n, n_numbers
-        )
-    return n, n_numbers
-
-
-@jit
-def _numbered(start: int, stop: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Features `start` to `stop`, each of which stands for itself."""
-    return np.arange(start, stop), np.ones(stop - start, dtype=np.int64)
-
-
-@jit
-def _take_tile(
-    plan: PlanArrays,
-    work: Work,
-    stride: int,
-    ids: npt.NDArray[np.int64],
-    stands_for: npt.NDArray[np.int64],
-    room: Room,
-    kept: Kept,
-    n: int,
-    n_numbers: int,
-) -> tuple[int, int]:
-    """Take a full tile through a stage, and put its survivors behind the `n` that are kept."""
-    is_swapped, stride, lanes = run_steps(
-        plan,
-        work.first_step,
-        work.end_step,
-        room.tile,
-        room.spare,
-        stride,
-        ids,
-        stands_for,
-        work.first_layer,
-        room.counts,
-    )
-    if lanes.size == 0:
-        return n, n_numbers
-    result = room.spare if is_swapped else room.tile
-    n_codes = (lanes.size + LANES - 1) // LANES * LANES if work.has_codes else 0
-    keep_lanes(
-        result,
-        work.n_kept,
-        stride,
-        lanes,
-        kept.numbers[n_numbers:],
-        lanes.size,
-        kept.codes[n : n + n_codes],
-    )
-    for f in range(lanes.size):
-        kept.ids[n + f] = ids[lanes[f]]
-        kept.stands_for[n + f] = stands_for[lanes[f]]
-        kept.offsets[n + f] = n_numbers + f
-        kept.strides[n + f] = lanes.size
-    return n + lanes.size, n_numbers + work.n_kept * lanes.size

@@ -194,12 +194,12 @@ def evaluate_with_vectors(
     """
     for word in range(live.size):
         live[word] = 0
-    position = 0
+    position = first_lane = stride - stride  # a number, not the literal 0: one type, one kernel
     block = plan.steps[step, FIRST_BLOCK]
     end = plan.steps[step, END_BLOCK]
     while block < end and plan.blocks[block, IS_SHARED]:
         n_rows = plan.blocks[block, N_ROWS]
-        where = (plan, step, block, position, source, target, stride, 0, stride, live)
+        where = (plan, step, block, position, source, target, stride, first_lane, stride, live)
         if n_rows == 8:
             block, position = _shared_8(*where)
         elif n_rows == 4:
