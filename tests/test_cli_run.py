@@ -98,6 +98,18 @@ def test_the_block_of_facts_names_data_engine_phases_and_rate(
     assert " edges, 1 in " in facts["evaluated"]
 
 
+def test_a_plan_is_kept_and_used_again(capsys: pytest.CaptureFixture[str]) -> None:
+    kept = [*BASE, "--truth", "truth.tsv", "--plan", "plan", "--json"]
+    for name in ("first.json", "second.json"):
+        assert main([*kept, name]) == 0
+        assert "neurons 192 -> " in capsys.readouterr().out
+    first, second = (json.loads(Path(f"{name}.json").read_text()) for name in ("first", "second"))
+    assert first["work"] == second["work"]
+    assert first["work"]["neurons"] < 192
+    shallower = with_option([*BASE, "--plan", "plan"], "--layers", "2")
+    assert "plan: this plan is another one's (network: " in failure(shallower, capsys)
+
+
 @pytest.mark.parametrize(("mode", "has_note"), [("edges", False), ("merge", True)])
 def test_mode_merge_says_what_its_rate_means(
     mode: str, has_note: bool, capsys: pytest.CaptureFixture[str]

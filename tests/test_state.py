@@ -25,7 +25,7 @@ def run_cut(
     Returns the last output and the sums of all counts.
     """
     counts = np.zeros((3, len(plan_layers(plan))), dtype=np.int64)
-    starts: list[Any] = [engine.load(features)]
+    starts: list[Any] = [engine.load(plan, features)]
     for until in [*cuts, None]:
         outputs = [engine.run(plan, start, until=until, activations=True) for start in starts]
         for output in outputs:
@@ -67,7 +67,7 @@ def test_any_cuts_give_the_same_bits(
     engine = make_engine(name, 2)
     plan = engine.plan(network, mode)
     with tiny_cpu_engine():
-        whole = engine.run(plan, engine.load(features), activations=True)
+        whole = engine.run(plan, engine.load(plan, features), activations=True)
         found = run_cut(engine, plan, features, sorted(cuts), parts)
     assert_equal(found, whole, merges=mode == "merge")
 
