@@ -274,18 +274,18 @@ class Network:
         return max(self.n_inputs, *(n_outputs for _, n_outputs in self.shapes))
 
 
-def may_drop_after(maps_zero_to_zero: Sequence[bool]) -> npt.NDArray[np.bool_]:
-    """After which layers a feature without activations may be dropped.
+def may_drop_after(keeps: Sequence[bool]) -> npt.NDArray[np.bool_]:
+    """After which layers a feature may be dropped that every layer would keep as it is.
 
     Parameters
     ----------
-    maps_zero_to_zero : sequence of bool, length n_layers
-        `Layer.maps_zero_to_zero` of each layer.
+    keeps : sequence of bool, length n_layers
+        Whether each layer does: for features without activations `Layer.maps_zero_to_zero`.
 
     Returns
     -------
     ndarray, shape (n_layers,), bool
-        True where every later layer keeps such a feature without.
+        True where every later layer does.
     """
-    from_here: npt.NDArray[np.bool_] = np.logical_and.accumulate(maps_zero_to_zero[::-1])[::-1]
+    from_here: npt.NDArray[np.bool_] = np.logical_and.accumulate(keeps[::-1])[::-1]
     return np.append(from_here[1:], True)

@@ -44,6 +44,18 @@ class Columns:
         """Size of the memory that is kept alive."""
         return sum(array.nbytes for array in self.memory)
 
+    def take(self, which: npt.NDArray[np.bool_]) -> "Columns":
+        """Those of the features that are marked."""
+        codes = self.codes[which] if self.codes.size else self.codes
+        return Columns(
+            self.ids[which],
+            self.stands_for[which],
+            self.addresses[which],
+            self.strides[which],
+            codes,
+            self.memory,
+        )
+
     def rows(self, n_neurons: int) -> npt.NDArray[np.float32]:
         """The activations, shape (size, n_neurons)."""
         rows = np.empty((self.size, n_neurons), dtype=np.float32)

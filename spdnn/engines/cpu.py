@@ -28,6 +28,7 @@ from spdnn.engines.base import Output, Progress
 from spdnn.engines.calibrate import measured_costs
 from spdnn.engines.columns import Columns, aligned_empty, from_rows, joined
 from spdnn.engines.duplicates import Duplicates
+from spdnn.engines.kernels.equal import are_all
 from spdnn.engines.kernels.stage import Kept, Room, Source, Work, take_tiles
 from spdnn.engines.kernels.step import FULL_LANES
 from spdnn.engines.kernels.vectors import LANES
@@ -220,6 +221,7 @@ class _Run:
             plan.n_repeats,
             *[nothing] * 4,
         )
+        self.resting: int | None = None  # the feature that stands for all at rest
         self._of_thread = threading.local()
         self._feature_layers_done = 0
 
@@ -282,16 +284,38 @@ class _Run:
             self._run_stages(number, source, range(columns.size), self.width)
 
     def _merged(self, stage: Stage) -> Columns:
-        """All that waits for a stage, after merging where it has hashes."""
+        """All that waits for a stage and is still to be carried."""
         columns = joined(stage.waiting)
         stage.waiting = []
-        if self.duplicates is None or not columns.codes.size:
+        n_waiting = columns.size
+        if self.duplicates is not None and columns.codes.size:
+            columns = self.duplicates.merge(columns, self.neurons[stage.first], self.pool)
+            self.counts[1, stage.first - 1] -= n_waiting - columns.size
+        if stage.first < self.end and self.plan.rests[stage.first - 1]:
+            columns = self._without_resting(columns, stage.first)
+        self._report(stage.first, stage.first, n_waiting - columns.size, 0)
+        return columns
+
+    def _without_resting(self, columns: Columns, end: int) -> Columns:
+        """Put features whose activations are at the cap, and stay there, to the results."""
+        cap = self.plan.arrays.caps[self.steps_end[end] - 1]
+        rest = are_all(columns.addresses, columns.strides, self.neurons[end], cap)
+        if not rest.any():
             return columns
-        left = self.duplicates.merge(columns, self.neurons[stage.first], self.pool)
-        n_merged = columns.size - left.size
-        self.counts[1, stage.first - 1] -= n_merged
-        self._report(stage.first, stage.first, n_merged, 0)
-        return left
+        resting = columns.take(rest)
+        self.counts[0, end : self.end] += resting.stands_for.sum()
+        self.counts[1, end - 1] -= resting.size
+        if self.resting is None:
+            # The first stands for all. After the last layer its activations are one number.
+            self.resting = int(resting.ids[0])
+            self.counts[1, end - 1 : self.end] += 1
+            number = self.plan.arrays.caps[self.steps_end[self.end] - 1 :][:1]
+            first = resting.take(np.arange(resting.size) == 0)
+            first.addresses[:], first.strides[:], first.memory = number.ctypes.data, 0, [number]
+            self.stages[-1].waiting.append(first)
+        assert self.duplicates is not None  # features rest in mode merge only
+        self.duplicates.let_stand(resting.ids, self.resting)
+        return columns.take(~rest)
 
     def _run_stages(self, number: int, source: Source, features: range, width: int) -> None:
         """Run stages from `number` on, up to where a stop is worth it, on features in tiles.
@@ -327,12 +351,15 @@ class _Run:
     def _next_stop(self, number: int, n_features: int) -> tuple[int, bool]:
         """The stage before which to stop, after stage `number`, and whether to look there."""
         last = len(self.stages) - 1
-        if n_features > 1:  # else there is nothing to gather and nothing to merge
-            for following in range(number + 1, last):
-                first = self.stages[following].first
-                looks = self._looks_after(first, n_features)
-                if looks or first in STAGE_ENDS:
-                    return following, looks
+        for following in range(number + 1, last):
+            first = self.stages[following].first
+            if n_features == 1:  # nothing to gather, nothing to merge
+                if self.plan.rests[first - 1]:
+                    return following, False
+                continue
+            looks = self._looks_after(first, n_features)
+            if looks or first in STAGE_ENDS:
+                return following, looks
         # What waits, is written or sent holds no feature twice.
         return last, self.duplicates is not None and self.end < self.plan.n_layers
 

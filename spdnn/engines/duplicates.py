@@ -63,18 +63,15 @@ class Duplicates:
         self._to_skip = min(2 ** max(0, self._n_failures - 1) - 1, LONGEST_PAUSE)
         if not gone.size:
             return columns
-        self._stand_in[columns.ids[gone]] = columns.ids[first[gone]]
+        self.let_stand(columns.ids[gone], columns.ids[first[gone]])
         np.add.at(columns.stands_for, first[gone], columns.stands_for[gone])
         is_carried = np.ones(columns.size, dtype=bool)
         is_carried[gone] = False
-        return Columns(
-            columns.ids[is_carried],
-            columns.stands_for[is_carried],
-            columns.addresses[is_carried],
-            columns.strides[is_carried],
-            columns.codes[is_carried],
-            columns.memory,
-        )
+        return columns.take(is_carried)
+
+    def let_stand(self, ids: npt.NDArray[np.int64], stand_in: int | npt.NDArray[np.int64]) -> None:
+        """Let features be represented by others, which are carried, or at rest."""
+        self._stand_in[ids] = stand_in
 
     def expand(
         self, carried: npt.NDArray[np.int64]

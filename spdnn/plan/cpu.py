@@ -14,6 +14,7 @@ from spdnn.memory import require_bytes
 from spdnn.network import Layer, Network, may_drop_after
 from spdnn.plan.blocks import INDEX_START, TYPICAL_COSTS, WEIGHT_START, BlockCosts, cut_layer
 from spdnn.plan.merge import merge_layer
+from spdnn.plan.rest import keeps_cap
 from spdnn.plan.work import Work
 
 (
@@ -89,6 +90,9 @@ class CpuPlan:
         Most neurons of any tile.
     output_position : ndarray, shape (n_outputs,), int32
         Where each output of the network stands after the last step.
+    rests : ndarray, shape (n_layers,), bool
+        After which layers a feature whose activations are all at the cap need not be carried:
+        they stay so. In mode "edges" none.
     """
 
     mode: str
@@ -100,6 +104,7 @@ class CpuPlan:
     additions: int
     max_width: int
     output_position: npt.NDArray[np.int32]
+    rests: npt.NDArray[np.bool_]
 
     @property
     def n_layers(self) -> int:
@@ -174,7 +179,7 @@ def plan_edges(network: Network, costs: BlockCosts = TYPICAL_COSTS) -> CpuPlan:
     for layer in network.layers:
         bias = np.broadcast_to(layer.bias, layer.n_outputs)
         steps.add_layer(layer, layer.weights, bias)
-    return steps.plan("edges", inputs, steps.position)
+    return steps.plan("edges", inputs, steps.position, np.zeros(network.n_layers, dtype=bool))
 
 
 def plan_merge(network: Network, costs: BlockCosts = TYPICAL_COSTS) -> CpuPlan:
@@ -187,6 +192,8 @@ def plan_merge(network: Network, costs: BlockCosts = TYPICAL_COSTS) -> CpuPlan:
     load_position, n_loaded = input_class, network.n_inputs
     steps: _Steps | None = None
     n_classes = network.n_inputs
+    cap: float | None = None
+    keeps = []
     for layer in network.layers:
         merged = merge_layer(layer, input_class, n_classes)
         if steps is None:
@@ -201,8 +208,11 @@ def plan_merge(network: Network, costs: BlockCosts = TYPICAL_COSTS) -> CpuPlan:
             steps.add_sums(merged.sums)
         steps.add_layer(layer, merged.weights, merged.bias)
         input_class, n_classes = merged.output_class, merged.bias.size
+        keeps.append(keeps_cap(layer, merged, cap))
+        cap = layer.ymax
     assert steps is not None
-    return steps.plan("merge", load_position, steps.position[input_class])
+    rests = may_drop_after(keeps) & (cap is not None)
+    return steps.plan("merge", load_position, steps.position[input_class], rests)
 
 
 class _Steps:
@@ -295,6 +305,7 @@ class _Steps:
         mode: str,
         load_position: npt.NDArray[np.int32],
         output_position: npt.NDArray[np.int32],
+        rests: npt.NDArray[np.bool_],
     ) -> CpuPlan:
         """Join what was collected."""
         require_bytes(self._n_weights * BYTES_PER_EDGE, "the plan", _HINT)
@@ -319,4 +330,5 @@ class _Steps:
             self._additions,
             max(self._n_loaded, int(steps[:, N_OUTPUTS].max())),
             output_position,
+            rests,
         )

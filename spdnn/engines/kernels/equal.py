@@ -1,4 +1,4 @@
-"""Finding equal features in one pass: hashes propose, values decide."""
+"""Finding equal features in one pass, hashes propose, values decide; and those at the cap."""
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +45,23 @@ def propose(codes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
         if first[feature] == feature:
             slots[slot] = feature
     return first
+
+
+@jit
+def are_all(
+    addresses: npt.NDArray[np.int64],
+    strides: npt.NDArray[np.int64],
+    n_neurons: int,
+    value: np.float32,
+) -> npt.NDArray[np.bool_]:
+    """Whether all activations of each feature are `value`; arguments as for `confirm`."""
+    is_so = np.empty(addresses.size, dtype=np.bool_)
+    for f in range(addresses.size):
+        p = 0
+        while p < n_neurons and float_at(addresses[f] + p * strides[f]) == value:
+            p += 1
+        is_so[f] = p == n_neurons
+    return is_so
 
 
 @jit
