@@ -181,16 +181,19 @@ def table(points: Sequence[Point], edges: float, ranks: Iterable[int] = RANKS) -
 def measure_parts(
     engine: Engine, plan: Any, features: Features, ranks: int, partition: Partition
 ) -> list[float]:
-    """Seconds that each rank of `ranks` takes for its features, by itself on this machine."""
+    """Seconds that each rank of `ranks`, of one thread, takes for its features, by itself.
+
+    Of the processor: what else the machine does meanwhile does not count.
+    """
     seconds = []
     for rank in range(ranks):
         part = part_of(features.n_features, rank, ranks, partition)
         loaded = engine.load(plan, features.every(part.start, part.stop, part.step))
         times = []
         for _ in range(REPEATS):
-            started = time.perf_counter()
+            started = time.process_time()
             engine.run(plan, loaded)
-            times.append(time.perf_counter() - started)
+            times.append(time.process_time() - started)
         seconds.append(min(times))
     return seconds
 
@@ -201,7 +204,7 @@ def _measure(arguments: argparse.Namespace) -> str:
     network = open_network("recipe", neurons, layers).network
     inputs = find_inputs(arguments.data, neurons)
     features = open_features(inputs, neurons, arguments.features, folder=arguments.data).features
-    engine = make_engine(arguments.engine, arguments.threads)
+    engine = make_engine("cpu", threads=1)
     mode = choose_mode(engine, arguments.mode)
     engine.compile(network)
     plan = engine.plan(network, mode)
@@ -218,7 +221,7 @@ def _measure(arguments: argparse.Namespace) -> str:
                 "engine": engine.name,
                 "mode": mode,
                 "ranks": ranks,
-                "threads": ranks * engine.threads,
+                "threads": ranks,
                 "seconds": {"inference": max(seconds)},
                 "ranks_log": [{"seconds": each} for each in seconds],
             }
@@ -263,9 +266,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     measured.add_argument("layers", type=int)
     measured.add_argument("--ranks", type=_numbers, default=RANKS, metavar="R,R,...")
     measured.add_argument("--json", type=Path, required=True, metavar="FILE")
-    measured.add_argument("--engine", default="auto")
     measured.add_argument("--mode", default="auto", choices=("auto", *MODES))
-    measured.add_argument("--threads", type=int, default=1)
     measured.add_argument("--features", type=int)
     measured.add_argument("--partition", default=PARTITIONS[0], choices=PARTITIONS)
     measured.add_argument("--data", type=Path, default=default_folder())

@@ -97,7 +97,9 @@ class PreparedTogether(Prepared):
         started = time.perf_counter()
         own_live = course.run(start, progress)
         live = team.gathered(own_live)
-        inference = course.seconds_before + time.perf_counter() - started
+        # Ranks leave a barrier at different times: what the first of them saw counts.
+        seconds = max(team.everyones(time.perf_counter() - started))
+        inference = course.seconds_before + seconds
         by_rank = team.everyones(course.rank_count(platform.node(), own_live.size))
         return Result(
             live=live,

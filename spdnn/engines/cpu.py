@@ -42,8 +42,9 @@ from spdnn.plan.cpu import CpuPlan, plan_edges, plan_merge
 from spdnn.state import State
 from spdnn.threads import checked_threads
 
-POOL_BYTES = 256 << 20
-"""Activations that may wait for a stage before it runs."""
+POOL_BYTES = 128 << 20
+"""Activations that may wait for a stage before it runs, for each thread: some tiles at 65536
+neurons, and as much for many processes of one thread as for one of many."""
 
 L2_SHARE = 0.25
 """Of a core's L2 cache for a tile: there are two, and weights pass through beside them."""
@@ -197,6 +198,7 @@ class _Run:
         self.end = end
         self.first_width, self.width = widths
         self.threads = threads
+        self.pool_bytes = POOL_BYTES * threads
         self.pool = pool
         self.keeps_activations = keeps_activations
         self.progress = progress
@@ -265,7 +267,7 @@ class _Run:
                 indptr=features.indptr, indices=features.indices, values=values
             )
         # A multiple of a tile: features in mask form lie in blocks that are not cut.
-        n_tiles = POOL_BYTES // (4 * self.plan.max_width * self.first_width)
+        n_tiles = self.pool_bytes // (4 * self.plan.max_width * self.first_width)
         batch = max(1, n_tiles) * self.first_width
         for first in range(0, self.n_features, batch):
             end = min(first + batch, self.n_features)
@@ -345,7 +347,7 @@ class _Run:
             self.counts[:, first:end] += counts
             target.waiting.append(kept)
             self._report(first, end, len(task), kept.size)
-        if end < self.end and target.waiting_bytes > POOL_BYTES:
+        if end < self.end and target.waiting_bytes > self.pool_bytes:
             self._drain(following)
 
     def _next_stop(self, number: int, n_features: int) -> tuple[int, bool]:
