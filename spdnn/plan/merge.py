@@ -54,10 +54,14 @@ def merge_layer(
     Weights that are added up are rounded to float32 once, from float64; sums of the
     challenge's weights are exact.
     """
-    rows = layer.weights.copy()
-    rows.eliminate_zeros()
+    rows = layer.weights
+    if not rows.data.all():
+        rows = rows.copy()
+        rows.eliminate_zeros()
     # Inputs with equal rows: groups of inputs that only matter through their sum.
-    row_group, n_groups = group_columns(rows.indptr, rows.indices, bits_of(rows.data), NOTHING)
+    row_group, n_groups = group_columns(
+        rows.indptr, rows.indices, rows.data.view(np.uint32), NOTHING
+    )
     first_of_group = _first_of_each(row_group, n_groups)
     reduced = rows[first_of_group]
     # Outputs with equal columns: those of the reduced matrix tell it, too, and are shorter.
