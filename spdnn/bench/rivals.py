@@ -46,7 +46,7 @@ class Rival:
     packages : tuple of str
         Whose versions matter.
     usual_rate : float
-        Edges a second, by the challenge's count, to within a factor of a few: how many
+        Edges of live features that it evaluates a second, to within a factor of a few: how many
         features it can be given follows from it.
     threads : int
         That it really uses.
@@ -86,7 +86,7 @@ class ScipyCsr(Rival):
     key = "scipy-csr"
     name = "scipy CSR x CSR"
     short = "scipy CSR"
-    usual_rate = 4e9
+    usual_rate = 2.5e8
     uses_threads = False
 
     def convert(self, features: Features) -> Any:
@@ -159,7 +159,7 @@ class ScipyDense(_DenseColumns):
     key = "scipy-dense"
     name = "scipy CSR x dense + pruning"
     short = "scipy dense"
-    usual_rate = 2e10
+    usual_rate = 1.2e9
     uses_threads = False
 
     def product(self, weights: Any, y: Any) -> Any:
@@ -174,7 +174,7 @@ class Mkl(_DenseColumns):
     name = "MKL sparse x dense + pruning"
     short = "MKL"
     packages = ("sparse_dot_mkl", "mkl")
-    usual_rate = 4e10
+    usual_rate = 1.5e9
 
     def load(self) -> None:
         """MKL's library is found where pip puts it."""
@@ -198,7 +198,7 @@ class CuSparse(_DenseColumns):
     name = "cuSPARSE (CuPy) sparse x dense + pruning"
     short = "cuSPARSE"
     packages = ("cupy", "cupy-cuda12x", "cupy-cuda13x")
-    usual_rate = 1e12
+    usual_rate = 1e11
     uses_threads = False
 
     def load(self) -> None:
@@ -237,7 +237,7 @@ class Torch(_DenseColumns):
     name = "PyTorch sparse CSR x dense + pruning"
     short = "PyTorch"
     packages = ("torch",)
-    usual_rate = 3e10
+    usual_rate = 1.5e9
 
     def load(self) -> None:
         """PyTorch, with as many threads as asked for."""
@@ -275,7 +275,7 @@ class GraphBlas(Rival):
     name = "SuiteSparse:GraphBLAS"
     short = "GraphBLAS"
     packages = ("python-graphblas", "suitesparse-graphblas")
-    usual_rate = 2e9
+    usual_rate = 1e8
 
     def __init__(self, network: Network, threads: int | None = None) -> None:
         super().__init__(network, threads)
