@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from spdnn.bench.machine import Watch
@@ -194,19 +194,21 @@ def _rival(entry: Entry, network: Network, features: Features) -> Contestant:
     """Convert weights and features to the library's own form."""
     started = time.perf_counter()
     rival = RIVALS[entry.case.engine](network, entry.threads)
+    planned = time.perf_counter()
     part = features.part(0, entry.case.features)
     converted = rival.convert(part)
-    plan = time.perf_counter() - started
+    loaded = time.perf_counter()
+    spent = Seconds(plan=planned - started, load=loaded - planned, total=loaded - started)
     threadpool_limits = optional("threadpoolctl", "bench").threadpool_limits
 
     def run() -> Result:
-        return _rival_result(rival, converted, network.n_edges, part.n_features, plan)
+        return _rival_result(rival, converted, network.n_edges, part.n_features, spent)
 
     return Contestant(entry, run, lambda: threadpool_limits(entry.threads))
 
 
 def _rival_result(
-    rival: Rival, converted: Any, n_edges: int, n_features: int, plan: float
+    rival: Rival, converted: Any, n_edges: int, n_features: int, spent: Seconds
 ) -> Result:
     """Run a rival; it tells nothing of its layers."""
     started = time.perf_counter()
@@ -216,7 +218,7 @@ def _rival_result(
         live=live,
         activations=None,
         layers=(),
-        seconds=Seconds(plan=plan, inference=inference, total=plan + inference),
+        seconds=replace(spent, inference=inference, total=spent.total + inference),
         engine=rival.key,
         mode=RIVAL_MODE,
         threads=rival.threads,
