@@ -1,13 +1,17 @@
 # Two commands do everything on a fresh machine with Python (and venv) and make:
 #   make run     a network of 1024 neurons x 120 layers, end to end
 #   make test    the tests
+# DATA is the data folder of the benchmarks, OUT where their records and tables go.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: run test test-all check format bench-cpu clean help
+DATA ?= $(or $(SPDNN_DATA),data)
+OUT ?= results/bench-$(shell git describe --always --abbrev=12 --dirty=+ 2>/dev/null || echo here)
+
+.PHONY: run test test-all check format bench bench-cpu results clean help
 
 help:
 	@echo "make run        1024 neurons x 120 layers, end to end"
@@ -15,6 +19,8 @@ help:
 	@echo "make test-all   the slow tests, too"
 	@echo "make check      ruff, formatting, types"
 	@echo "make format     format the code"
+	@echo "make bench      1024 neurons at all depths beside other libraries (under 10 minutes)"
+	@echo "make results    the tables, plots and pages of the kept records, made again"
 	@echo "make bench-cpu  the CPU engine against NumPy's sgemm and other libraries"
 	@echo "make clean      remove the virtual environment and caches"
 
@@ -35,6 +41,17 @@ check: $(VENV)/with-dev
 format: $(VENV)/with-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+bench: $(VENV)/with-bench
+	$(BIN)/spdnn bench --neurons 1024 --layers 120,480,1920 --engines cpu --modes edges,merge \
+		--rivals all --rival-seconds 3 --data '$(DATA)' --out '$(OUT)/records'
+	$(BIN)/spdnn report '$(OUT)/records' --out '$(OUT)'
+
+# Each machine has a folder in results, with its records in records.
+results: $(VENV)/with-plot
+	for folder in results/*/records; do \
+		$(BIN)/spdnn report "$$folder" --out "$${folder%/records}" || exit; \
+	done
 
 bench-cpu: $(VENV)/with-bench
 	$(BIN)/python -m pytest benchmarks -q

@@ -7,14 +7,17 @@ cancel to zero exactly, and engines can be compared bit by bit.
 
 import io
 import tarfile
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from hypothesis import strategies as st
 
 from spdnn import Features, Layer, Network
+from spdnn.result import LayerCount
 
 EXACT_BITS = 24
 """Bits of float32's significand: sums of no more are exact."""
@@ -185,6 +188,72 @@ def small_network(
         mask = edge_pattern(rng, "shared", n_neurons, n_neurons)
         layers.append(Layer(sp.csr_array(mask * 0.25), bias, 32.0))
     return Network(layers, "small")
+
+
+def by_column(layers: tuple[LayerCount, ...]) -> dict[str, list[int]]:
+    """The counters of a Result's layers as records keep them."""
+    return {name: [getattr(layer, name) for layer in layers] for name in LayerCount._fields}
+
+
+def record_facts(
+    *,
+    neurons: int = 1024,
+    layers: int = 120,
+    engine: str = "cpu",
+    mode: str = "edges",
+    ranks: int = 1,
+    threads: int = 2,
+    features: int = 60000,
+    times: Sequence[float] = (1.5, 2.0, 2.5),
+    truth: str = "passed",
+    library: str | None = None,
+) -> dict[str, Any]:
+    """The facts of a record, as `spdnn bench` writes them, of a network of three layers."""
+    median = sorted(times)[(len(times) - 1) // 2] if times else 0.0
+    edges = 32 * neurons * layers
+    return {
+        "schema": 2,
+        "neurons": neurons,
+        "layers": layers,
+        "features": features,
+        "features_there": 60000,
+        "edges": edges,
+        "engine": engine,
+        "library": library,
+        "mode": mode,
+        "ranks": ranks,
+        "threads": threads,
+        "seconds": {"read": 0.1, "compile": 0.5, "plan": 0.2, "inference": median, "total": 9.0},
+        "runs": [{"inference": seconds} for seconds in times],
+        "warm_up": 3.0,
+        "edges_per_second": edges * features / median if truth == "passed" and median else None,
+        "edges_evaluated": None if library else 32 * neurons * 60000,
+        "factor_saved": None if library else 17.7,
+        "categories": {"count": 1812, "sha256": "5" * 64, "truth": truth, "check": "list"},
+        "check": "CHALLENGE PASSED" if truth == "passed" else "CHALLENGE FAILED",
+        "layers_log": {}
+        if library
+        else {"live": [50000, 1812, 1812], "distinct": [50000, 1812, 1]},
+        "data": {"weights": "recipe", "inputs": "inputs", "inputs_sha256": "1", "official": True},
+        "joules": None,
+        "load": {"average": [0.0, 0.0, 0.0], "others_busy": 0.25},
+        "machine_peak": {
+            "threads": 2,
+            "sgemm_per_second": 9e10,
+            "copied_bytes_per_second": 2e10,
+        },
+        "not_measured": {},
+        "provenance": {
+            "command": "spdnn bench",
+            "cpu": {"model": "a CPU", "cores": 2, "allowed": 2},
+            "gpu": [],
+            "memory": 2**33,
+            "versions": {"spdnn": "0.1.0"},
+            "platform": "a system",
+            "git": "abc123",
+            "date": "2026-01-02T03:04:05+00:00",
+        },
+    }
 
 
 def same_layers(one: Network, other: Network) -> bool:

@@ -17,6 +17,7 @@ from spdnn.cli.main import main
 from spdnn.io import store
 from spdnn.result import categories_text
 from tests.makers import (
+    by_column,
     dyadic_features,
     layer_files,
     small_network,
@@ -192,7 +193,7 @@ def test_the_json_holds_all_facts() -> None:
     main([*arguments, "--json", "r.json", "--save-categories", "c.tsv"])
     record: dict[str, Any] = json.loads(Path("r.json").read_text())
     expected = infer(NETWORK, FEATURES, engine="scipy")
-    assert record["schema"] == 1
+    assert record["schema"] == 2
     assert (record["neurons"], record["layers"], record["features"]) == (64, 3, 40)
     assert record["edges"] == NETWORK.n_edges
     assert (record["engine"], record["mode"]) == ("cpu", "edges")
@@ -203,7 +204,8 @@ def test_the_json_holds_all_facts() -> None:
     assert 0 < phases <= seconds["total"]
     rate = NETWORK.n_edges * 40 / seconds["inference"]
     assert record["edges_per_second"] == pytest.approx(rate)
-    evaluated = sum(layer["edges_evaluated"] for layer in record["layers_log"])
+    assert record["runs"] == [{"inference": seconds["inference"]}]
+    evaluated = sum(record["layers_log"]["edges_evaluated"])
     assert record["edges_evaluated"] == evaluated
     assert record["factor_saved"] == pytest.approx(NETWORK.n_edges * 40 / evaluated)
     assert record["categories"] == {
@@ -212,7 +214,7 @@ def test_the_json_holds_all_facts() -> None:
         "truth": "passed",
         "check": "list",
     }
-    assert record["layers_log"] == [layer._asdict() for layer in expected.layers]
+    assert record["layers_log"] == by_column(expected.layers)
     assert record["data"] == {
         "weights": "weights",
         "inputs": "inputs.tsv",

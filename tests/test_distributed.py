@@ -20,7 +20,14 @@ from spdnn.distributed import PARTITIONS, Partition, Team, join, part_of
 from spdnn.errors import DeviceError, ElsewhereError
 from spdnn.io import store
 from spdnn.result import categories_text
-from tests.makers import dyadic_features, layer_files, small_network, triples_text, write_folder
+from tests.makers import (
+    by_column,
+    dyadic_features,
+    layer_files,
+    small_network,
+    triples_text,
+    write_folder,
+)
 from tests.mpi_faults import FAILING_RANK, LATER
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -197,7 +204,7 @@ def test_ranks_find_what_the_reference_finds(partition: str, engine: str) -> Non
     assert Path("found.tsv").read_bytes() == expected()
     record = json.loads(Path("run.json").read_text())
     alone = infer(NETWORK, FEATURES, engine=engine, mode="edges")
-    assert record["layers_log"] == [layer._asdict() for layer in alone.layers]
+    assert record["layers_log"] == by_column(alone.layers)
     assert record["ranks"] == len(record["ranks_log"]) == 3
     assert [rank["features"] for rank in record["ranks_log"]] == (
         [13, 13, 14] if partition == "contiguous" else [14, 13, 13]

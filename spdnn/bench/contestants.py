@@ -1,9 +1,9 @@
 """Who takes part in a benchmark: this project's engines and other libraries, behind one face."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from spdnn.bench.machine import Watch
@@ -16,7 +16,7 @@ from spdnn.errors import SpdnnError
 from spdnn.features import Features
 from spdnn.inference import Prepared
 from spdnn.network import Network
-from spdnn.result import Result, Seconds
+from spdnn.result import LayerCount, Result, Seconds
 
 SHARES = (1, 2, 5, 10, 20, 50, 100)
 """A slow rival runs on all features, or on a half, a fifth, ... of them."""
@@ -57,6 +57,7 @@ class Contestant:
     run: Callable[[], Result]
     limits: Callable[[], AbstractContextManager[Any]] = nullcontext
     warm_up: float = 0.0
+    layers: tuple[LayerCount, ...] = ()
     results: list[Result] = field(default_factory=list)
     watch: Watch = field(default_factory=Watch)
 
@@ -64,7 +65,7 @@ class Contestant:
         """Run once, apart from what is measured."""
         started = time.perf_counter()
         with self.limits():
-            self.run()
+            self.layers = self.run().layers
         self.warm_up = time.perf_counter() - started
 
     def measure(self) -> None:
@@ -93,17 +94,48 @@ def engine_entries(
 
 
 def rival_entries(
-    network: Network, rivals: tuple[str, ...], threads: list[int], features: int, seconds: float
+    network: Network,
+    rivals: tuple[str, ...],
+    threads: list[int],
+    features: int,
+    edges_a_feature: float,
+    seconds: float,
 ) -> Iterator[Entry]:
-    """All rivals, each on as many features as it usually runs in some seconds."""
+    """All rivals, each on as many features as it usually runs in some seconds.
+
+    Parameters
+    ----------
+    network, rivals, threads
+    features : int
+        All that there are.
+    edges_a_feature : float
+        Edges that must be evaluated for one of them, on average, since it is live.
+    seconds : float
+    """
     for key in rivals:
         rival = RIVALS[key]
-        affordable = seconds * rival.usual_rate / network.n_edges
+        affordable = seconds * rival.usual_rate / edges_a_feature
         counts = [-(-features // share) for share in SHARES]
         count = next((count for count in counts if count <= affordable), counts[-1])
         for n_threads in threads if rival.uses_threads else [1]:
             size = network.n_inputs, network.n_layers
             yield Entry(Case(*size, key, RIVAL_MODE, 1, n_threads, count), n_threads)
+
+
+def edges_a_feature(network: Network, n_features: int, live: Sequence[int]) -> float:
+    """Edges that a feature takes part in on average: those of the layers that it enters live.
+
+    Parameters
+    ----------
+    network : Network
+    n_features : int
+        That enter the first layer.
+    live : sequence of int
+        Live features after each layer.
+    """
+    entering = [n_features, *live[:-1]]
+    edges = [n * edges for n, edges in zip(entering, network.layer_edges, strict=True)]
+    return sum(edges) / n_features
 
 
 def prepare(
@@ -133,7 +165,7 @@ def prepare(
             contestant.warm()
             contestants.append(contestant)
         except SpdnnError as error:
-            left_out.append(LeftOut(entry, str(error)))
+            left_out.append(LeftOut(entry, str(error).removeprefix(f"{entry.name}: ")))
     return contestants, left_out
 
 
@@ -162,19 +194,21 @@ def _rival(entry: Entry, network: Network, features: Features) -> Contestant:
     """Convert weights and features to the library's own form."""
     started = time.perf_counter()
     rival = RIVALS[entry.case.engine](network, entry.threads)
+    planned = time.perf_counter()
     part = features.part(0, entry.case.features)
     converted = rival.convert(part)
-    plan = time.perf_counter() - started
+    loaded = time.perf_counter()
+    spent = Seconds(plan=planned - started, load=loaded - planned, total=loaded - started)
     threadpool_limits = optional("threadpoolctl", "bench").threadpool_limits
 
     def run() -> Result:
-        return _rival_result(rival, converted, network.n_edges, part.n_features, plan)
+        return _rival_result(rival, converted, network.n_edges, part.n_features, spent)
 
     return Contestant(entry, run, lambda: threadpool_limits(entry.threads))
 
 
 def _rival_result(
-    rival: Rival, converted: Any, n_edges: int, n_features: int, plan: float
+    rival: Rival, converted: Any, n_edges: int, n_features: int, spent: Seconds
 ) -> Result:
     """Run a rival; it tells nothing of its layers."""
     started = time.perf_counter()
@@ -184,7 +218,7 @@ def _rival_result(
         live=live,
         activations=None,
         layers=(),
-        seconds=Seconds(plan=plan, inference=inference, total=plan + inference),
+        seconds=replace(spent, inference=inference, total=spent.total + inference),
         engine=rival.key,
         mode=RIVAL_MODE,
         threads=rival.threads,

@@ -160,7 +160,8 @@ def draw_rates(pyplot: Any, records: Sequence[Record]) -> Drawing:
     for name, found in best.items():
         colour, marker = styles.of(name)
         points = [(record.rate / TERA, rows[network]) for network, record in found.items()]
-        here.plot(*zip(*points, strict=True), marker, color=colour, ms=7, label=name)
+        label = name + (" *" if any(record.share < 1 for record in found.values()) else "")
+        here.plot(*zip(*points, strict=True), marker, color=colour, ms=7, label=label)
     hollow = {"mfc": "none", "mec": GREY, "ms": 7, "ls": "none"}
     for (label, points), marker in zip(others.items(), cycle(HOLLOW), strict=False):
         elsewhere.plot(*zip(*points, strict=True), marker=marker, label=label, **hollow)
@@ -177,8 +178,9 @@ def draw_rates(pyplot: Any, records: Sequence[Record]) -> Drawing:
         figure.legend(handles, labels, fontsize=8, **where)
     caption = (
         "Edges of all layers times all input features, by seconds of inference: the median run "
-        "with the fastest number of threads. Filled: measured on this machine. Hollow: published "
-        "elsewhere for other machines. In mode merge the rate counts work that was not left to do."
+        "with the fastest number of threads (* on a share of the features, at least in part). "
+        "Filled: measured on this machine. Hollow: published elsewhere for other machines. In mode "
+        "merge the rate counts work that was not left to do."
     )
     return Drawing(figure, "Rate by network and engine", caption)
 

@@ -10,7 +10,7 @@ import importlib
 import os
 import warnings
 from importlib.metadata import PackageNotFoundError, files
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +24,19 @@ from spdnn.threads import default_threads
 
 Live = npt.NDArray[np.int64]
 
+EDGE_BYTES = 16
+"""An edge while it is converted: its index and its value, twice."""
+
 COPIES = 3
 """Dense feature maps that are held at once: what enters a layer, what leaves it, what is kept."""
+
+
+class Step(NamedTuple):
+    """A layer: its weights as the library wants them, its bias and its cap."""
+
+    weights: Any
+    bias: float
+    ymax: float | None
 
 
 class Rival:
@@ -46,7 +57,7 @@ class Rival:
     packages : tuple of str
         Whose versions matter.
     usual_rate : float
-        Edges a second, by the challenge's count, to within a factor of a few: how many
+        Edges of live features that it evaluates a second, to within a factor of a few: how many
         features it can be given follows from it.
     threads : int
         That it really uses.
@@ -66,10 +77,23 @@ class Rival:
 
     def __init__(self, network: Network, threads: int | None = None) -> None:
         self.threads = (threads or default_threads()) if self.uses_threads else 1
-        self.layers = list(network.layers)
-        for layer in self.layers:
-            if layer.bias.ndim or layer.bias > 0 or layer.activation != "relu":
-                raise DeviceError(f"{self.name} runs networks of the challenge's kind only")
+        self.load()
+        n_bytes = EDGE_BYTES * network.n_edges
+        require_bytes(n_bytes, f"{self.name}: the network", "take fewer layers")
+        self.width = network.max_width
+        self.steps = [self._step(layer) for layer in network.layers]
+
+    def _step(self, layer: Layer) -> Step:
+        if layer.bias.ndim or layer.bias > 0 or layer.activation != "relu":
+            raise DeviceError(f"{self.name} runs networks of the challenge's kind only")
+        return Step(self.weights(layer.weights), float(layer.bias), layer.ymax)
+
+    def load(self) -> None:
+        """Load the library (DeviceError if it cannot be)."""
+
+    def weights(self, weights: sp.csr_array) -> Any:
+        """Bring a layer's weights (inputs x outputs) into the library's own form."""
+        return weights
 
     def convert(self, features: Features) -> Any:
         """Bring features into the library's own form, before the clock starts."""
@@ -86,7 +110,7 @@ class ScipyCsr(Rival):
     key = "scipy-csr"
     name = "scipy CSR x CSR"
     short = "scipy CSR"
-    usual_rate = 4e9
+    usual_rate = 2.5e8
     uses_threads = False
 
     def convert(self, features: Features) -> Any:
@@ -96,10 +120,10 @@ class ScipyCsr(Rival):
     def run(self, converted: Any) -> Live:
         """Run all layers."""
         y = converted
-        for layer in self.layers:
-            y = y @ layer.weights
-            y.data += layer.bias
-            np.clip(y.data, 0, layer.ymax, out=y.data)
+        for weights, bias, ymax in self.steps:
+            y = y @ weights
+            y.data += np.float32(bias)
+            np.clip(y.data, 0, ymax, out=y.data)
             y.eliminate_zeros()
         return np.flatnonzero(np.diff(y.indptr)).astype(np.int64)
 
@@ -110,17 +134,9 @@ class _DenseColumns(Rival):
     arrays: Any = np
     """NumPy, or what has its functions."""
 
-    def __init__(self, network: Network, threads: int | None = None) -> None:
-        super().__init__(network, threads)
-        self.load()
-        self.transposed = [self.weights(layer.weights.T.tocsr()) for layer in self.layers]
-
-    def load(self) -> None:
-        """Load the library."""
-
-    def weights(self, transposed: sp.csr_array) -> Any:
-        """The library's form of a layer's weights (outputs x inputs)."""
-        return transposed
+    def weights(self, weights: sp.csr_array) -> Any:
+        """A layer's weights turned over (outputs x inputs), in CSR form."""
+        return weights.T.tocsr()
 
     def product(self, weights: Any, y: Any) -> Any:
         """The library's product of sparse weights and dense features."""
@@ -128,21 +144,18 @@ class _DenseColumns(Rival):
 
     def convert(self, features: Features) -> Any:
         """Features as dense columns, float32."""
-        n_bytes = COPIES * 4 * features.n_features * max(map(max, self._shapes()))
+        n_bytes = COPIES * 4 * features.n_features * self.width
         require_bytes(n_bytes, f"{self.name}: dense features", "take fewer features")
         return np.ascontiguousarray(features.to_csr(np.float32).toarray().T)
-
-    def _shapes(self) -> list[tuple[int, int]]:
-        return [(layer.n_inputs, layer.n_outputs) for layer in self.layers]
 
     def run(self, converted: Any) -> Live:
         """Run all layers."""
         y = converted
         ids = self.arrays.arange(y.shape[1])
-        for layer, weights in zip(self.layers, self.transposed, strict=True):
+        for weights, bias, ymax in self.steps:
             y = self.product(weights, y)
-            y += float(layer.bias)
-            self.arrays.clip(y, 0, layer.ymax, out=y)
+            y += bias
+            self.arrays.clip(y, 0, ymax, out=y)
             live = y.any(axis=0)
             if not live.all():
                 y, ids = self.arrays.array(y[:, live], copy=True, order="K"), ids[live]
@@ -159,7 +172,7 @@ class ScipyDense(_DenseColumns):
     key = "scipy-dense"
     name = "scipy CSR x dense + pruning"
     short = "scipy dense"
-    usual_rate = 2e10
+    usual_rate = 1.2e9
     uses_threads = False
 
     def product(self, weights: Any, y: Any) -> Any:
@@ -174,7 +187,7 @@ class Mkl(_DenseColumns):
     name = "MKL sparse x dense + pruning"
     short = "MKL"
     packages = ("sparse_dot_mkl", "mkl")
-    usual_rate = 4e10
+    usual_rate = 1.5e9
 
     def load(self) -> None:
         """MKL's library is found where pip puts it."""
@@ -198,7 +211,7 @@ class CuSparse(_DenseColumns):
     name = "cuSPARSE (CuPy) sparse x dense + pruning"
     short = "cuSPARSE"
     packages = ("cupy", "cupy-cuda12x", "cupy-cuda13x")
-    usual_rate = 1e12
+    usual_rate = 1e11
     uses_threads = False
 
     def load(self) -> None:
@@ -212,9 +225,9 @@ class CuSparse(_DenseColumns):
         if not n_devices:
             raise DeviceError(f"{self.name}: there is no GPU")
 
-    def weights(self, transposed: sp.csr_array) -> Any:
+    def weights(self, weights: sp.csr_array) -> Any:
         """Weights on the GPU."""
-        return self.sparse.csr_matrix(sp.csr_matrix(transposed))
+        return self.sparse.csr_matrix(sp.csr_matrix(super().weights(weights)))
 
     def product(self, weights: Any, y: Any) -> Any:
         """CuSPARSE's SpMM, which wants columns that lie together."""
@@ -237,15 +250,16 @@ class Torch(_DenseColumns):
     name = "PyTorch sparse CSR x dense + pruning"
     short = "PyTorch"
     packages = ("torch",)
-    usual_rate = 3e10
+    usual_rate = 1.5e9
 
     def load(self) -> None:
         """PyTorch, with as many threads as asked for."""
         self.torch = _import(self.name, "torch")
         self.torch.set_num_threads(self.threads)
 
-    def weights(self, transposed: sp.csr_array) -> Any:
+    def weights(self, weights: sp.csr_array) -> Any:
         """Weights as a sparse CSR tensor."""
+        transposed = super().weights(weights)
         parts = (transposed.indptr, transposed.indices, transposed.data)
         tensors = [self.torch.from_numpy(np.array(part)) for part in parts]
         with warnings.catch_warnings(category=UserWarning, action="ignore"):  # "in beta state"
@@ -260,8 +274,8 @@ class Torch(_DenseColumns):
         y = converted
         ids = self.torch.arange(y.shape[1])
         with self.torch.inference_mode():
-            for layer, weights in zip(self.layers, self.transposed, strict=True):
-                y = (weights @ y).add_(float(layer.bias)).clamp_(0, layer.ymax)
+            for weights, bias, ymax in self.steps:
+                y = (weights @ y).add_(bias).clamp_(0, ymax)
                 live = (y != 0).any(dim=0)
                 if not live.all():
                     y, ids = y[:, live], ids[live]
@@ -275,35 +289,32 @@ class GraphBlas(Rival):
     name = "SuiteSparse:GraphBLAS"
     short = "GraphBLAS"
     packages = ("python-graphblas", "suitesparse-graphblas")
-    usual_rate = 2e9
+    usual_rate = 1e8
 
-    def __init__(self, network: Network, threads: int | None = None) -> None:
-        super().__init__(network, threads)
+    def load(self) -> None:
+        """GraphBLAS, with as many threads as asked for."""
         self.graphblas = _import(self.name, "graphblas")
         self.graphblas.ss.config["nthreads"] = self.threads
-        self.matrices = [self._matrix(layer.weights) for layer in self.layers]
 
-    def _matrix(self, csr: Any) -> Any:
-        return self.graphblas.io.from_scipy_sparse(sp.csr_matrix(csr))
+    def weights(self, weights: sp.csr_array) -> Any:
+        """Weights as a GraphBLAS matrix."""
+        return self.graphblas.io.from_scipy_sparse(sp.csr_matrix(weights))
 
     def convert(self, features: Features) -> Any:
         """Features as a GraphBLAS matrix, FP32."""
-        return self._matrix(features.to_csr(np.float32))
+        return self.weights(features.to_csr(np.float32))
 
     def run(self, converted: Any) -> Live:
         """Run all layers."""
         op = self.graphblas.op
         y = converted
-        for layer, weights in zip(self.layers, self.matrices, strict=True):
+        for weights, bias, ymax in self.steps:
             y = y.mxm(weights, op.plus_times).new(dtype="FP32")
-            y = self._activated(y, layer, op)
+            y = y.apply(op.plus, right=bias).new()
+            y = y.select(">", 0).new()
+            y = y if ymax is None else y.apply(op.min, right=ymax).new()
         live = y.reduce_rowwise(op.plus).new().to_coo()[0]
         return np.sort(live).astype(np.int64)
-
-    def _activated(self, y: Any, layer: Layer, op: Any) -> Any:
-        y = y.apply(op.plus, right=float(layer.bias)).new()
-        y = y.select(">", 0).new()
-        return y if layer.ymax is None else y.apply(op.min, right=layer.ymax).new()
 
 
 def _import(name: str, module: str) -> Any:

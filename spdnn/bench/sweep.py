@@ -5,7 +5,6 @@ round, so that a machine whose speed drifts slows them all. A network's records 
 last round is done and checked; what has a record is not measured again.
 """
 
-import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -20,23 +19,22 @@ from spdnn.bench.contestants import (
     Contestant,
     Entry,
     LeftOut,
+    edges_a_feature,
     engine_entries,
     prepare,
     rival_entries,
 )
 from spdnn.bench.judge import Judge
 from spdnn.bench.machine import peaks
+from spdnn.bench.origin import data_facts
 from spdnn.bench.records import Record
 from spdnn.bench.rivals import RIVALS
 from spdnn.distributed import Team
 from spdnn.engines import make_engine
 from spdnn.errors import DataError
-from spdnn.features import Features
 from spdnn.inference import with_reading
-from spdnn.network import Network
 from spdnn.sources import (
     OFFICIAL,
-    RECIPE,
     Cap,
     SourcedFeatures,
     SourcedNetwork,
@@ -152,64 +150,158 @@ def run_sweep(
 
         with start() as team:
             team.on_first(lambda: refuse_early(sweep, team.size))
-            yield _measure(sweep, team, (neurons, layers), facts, share)
+            yield _Bench(sweep, team, (neurons, layers), facts).measure(share)
 
 
-def _measure(
-    sweep: Sweep,
-    team: Team,
-    size: tuple[int, int],
-    facts: dict[str, Any],
-    progress: Progress,
-) -> list[Record | LeftOut]:
-    """Measure the cases of one network."""
-    started = time.perf_counter()
-    opened = team.on_leaders(lambda: _open(sweep, *size))
-    read = time.perf_counter() - started
-    threads = sorted({team.default_threads() if n is None else n for n in sweep.threads})
-    common = facts | {"mpi": team.library}
+class _Bench:
+    """One network of the sweep: who takes part, the rounds, the records."""
 
-    def list_cases() -> tuple[list[Entry], list[Record]]:
-        assert opened is not None
-        entries = _entries(sweep, opened, threads, team.size)
-        return entries, _kept(sweep, entries, opened, common)
+    def __init__(
+        self, sweep: Sweep, team: Team, size: tuple[int, int], facts: dict[str, Any]
+    ) -> None:
+        self.sweep, self.team = sweep, team
+        started = time.perf_counter()
+        self.opened = team.on_leaders(lambda: _open(sweep, *size))
+        self.read_seconds = time.perf_counter() - started
+        self.facts = facts | {"mpi": team.library}
+        self.threads = sorted({team.default_threads() if n is None else n for n in sweep.threads})
+        self.entries: list[Entry] = []
+        self.kept: list[Record] = []
+        self.contestants: list[Contestant] = []
+        self.left_out: list[LeftOut] = []
 
-    listed = team.on_first(list_cases)
-    entries, kept = listed or ([], [])
-    done = {record.case for record in kept}
-    to_do = team.tell([entry for entry in entries if entry.case not in done])
-    network, features = _values(opened)
-    contestants, left_out = prepare(to_do, network, features, team)
-    progress(PREPARING)
-    for number in range(sweep.runs):
-        for contestant in contestants:
-            if any(entry.library for entry in to_do):
-                time.sleep(SETTLE_SECONDS)
-            contestant.measure()
-        progress(PREPARING + (1 - PREPARING) * (number + 1) / sweep.runs)
+    def measure(self, progress: Progress) -> list[Record | LeftOut]:
+        """Measure what has no record yet."""
+        self._enter(self._engine_entries)
+        if self.sweep.rivals:
+            self._enter(self._rival_entries)
+        progress(PREPARING)
+        for number in range(self.sweep.runs):
+            for contestant in self.contestants:
+                if self.sweep.rivals:
+                    time.sleep(SETTLE_SECONDS)
+                contestant.measure()
+            progress(PREPARING + (1 - PREPARING) * (number + 1) / self.sweep.runs)
+        return self.team.on_first(self._finish) or []
 
-    def finish() -> list[Record | LeftOut]:
-        assert opened is not None
-        counts = {contestant.entry.case.features for contestant in contestants}
-        judge = Judge(*opened, counts, sweep.data)
-        sweep.out.mkdir(parents=True, exist_ok=True)
-        measured_peaks = _peaks(contestants)
+    def _enter(self, list_entries: Callable[[SourcedNetwork, int], list[Entry]]) -> None:
+        """Prepare those of the entries that have no record."""
+
+        def list_them() -> tuple[list[Entry], list[Record]]:
+            network, features = self._opened()
+            entries = list_entries(network, len(features.features))
+            return entries, self._records_of(entries)
+
+        entries, kept = self.team.on_first(list_them) or ([], [])
+        done = {record.case for record in kept}
+        to_do = self.team.tell([entry for entry in entries if entry.case not in done])
+        network, features = self.opened or (None, None)
+        contestants, left_out = prepare(
+            to_do,
+            network.network if network else None,
+            features.features if features else None,
+            self.team,
+        )
+        self.entries += entries
+        self.kept += kept
+        self.contestants += contestants
+        self.left_out += left_out
+
+    def _opened(self) -> Opened:
+        assert self.opened is not None
+        return self.opened
+
+    def _counts(self, n_features: int) -> list[int]:
+        """Numbers of features that are asked for."""
+        counts = sorted({n_features if n is None else n for n in self.sweep.features})
+        if counts[-1] > n_features:
+            raise DataError(f"{counts[-1]} features asked for, but there are {n_features}")
+        return counts
+
+    def _engine_entries(self, network: SourcedNetwork, n_features: int) -> list[Entry]:
+        """All cases of this project's engines, each once."""
+        sweep, counts = self.sweep, self._counts(n_features)
+        size = network.network, sweep.engines, sweep.modes, self.threads, counts, self.team.size
+        return list(dict.fromkeys(engine_entries(*size)))
+
+    def _rival_entries(self, network: SourcedNetwork, n_features: int) -> list[Entry]:
+        """All cases of other libraries, on as many features as the time given allows."""
+        sweep, count = self.sweep, self._counts(n_features)[-1]
+        edges = edges_a_feature(network.network, *self._live())
+        keys, seconds = sweep.rivals, sweep.rival_seconds
+        return list(rival_entries(network.network, keys, self.threads, count, edges, seconds))
+
+    def _live(self) -> tuple[int, list[int]]:
+        """Features, and how many are live after each layer, as an engine has found."""
+        for record in self.kept:
+            return record.case.features, record.facts["layers_log"]["live"]
+        for contestant in self.contestants:
+            return contestant.entry.case.features, [layer.live for layer in contestant.layers]
+        raise DataError("rivals are measured beside an engine, and none could be")
+
+    def _records_of(self, entries: list[Entry]) -> list[Record]:
+        """Records that are there; they must be of the same machine, software and data."""
+        found = []
+        origin = {"provenance": self.facts, "data": data_facts(*self._opened())}
+        for entry in entries:
+            path = self.sweep.out / entry.case.file_name
+            if not path.exists():
+                continue
+            record = records.read(path)
+            differing = records.different_origin(record.facts, origin)
+            if differing:
+                raise DataError(
+                    f"{path} was made with other {', '.join(differing)}: "
+                    "give another folder with --out, or move that one away"
+                )
+            found.append(record)
+        return found
+
+    def _finish(self) -> list[Record | LeftOut]:
+        """Check and write what was measured."""
+        counts = {contestant.entry.case.features for contestant in self.contestants}
+        judge = Judge(*self._opened(), counts, self.sweep.data)
+        self.sweep.out.mkdir(parents=True, exist_ok=True)
+        cases = [contestant.entry.case for contestant in self.contestants]
+        own_peaks = {n: peaks(n) for n in sorted({c.threads for c in cases if c.ranks == 1})}
         written = []
-        for contestant in contestants:
+        for contestant in self.contestants:
             case = contestant.entry.case
-            record = _facts(contestant, opened, judge, read)
-            record["in_turn_with"] = [c.entry.case.file_name for c in contestants]
-            record["not_measured"] = {out.entry.name: out.reason for out in left_out}
-            record["machine_peak"] = measured_peaks.get(case.threads)
-            record["provenance"] = _provenance(contestant.entry, common)
-            path = sweep.out / case.file_name
-            records.write_new(path, record)
-            written.append(Record(record, path))
-        order = [entry.case for entry in entries]
-        found = sorted([*kept, *written], key=lambda record: order.index(record.case))
-        return [*found, *left_out]
+            facts = self._facts(contestant, judge)
+            facts["machine_peak"] = own_peaks.get(case.threads)
+            path = self.sweep.out / case.file_name
+            records.write_new(path, facts)
+            written.append(Record(facts, path))
+        order = [entry.case for entry in self.entries]
+        found = sorted([*self.kept, *written], key=lambda record: order.index(record.case))
+        return [*found, *self.left_out]
 
-    return team.on_first(finish) or []
+    def _facts(self, contestant: Contestant, judge: Judge) -> dict[str, Any]:
+        """All facts of a contestant but the machine's peaks."""
+        entry, read = contestant.entry, self.read_seconds
+        results = [
+            with_reading(result, read, read + result.seconds.total) for result in contestant.results
+        ]
+        check = _worst([judge.check(result) for result in results])
+        network, features = self._opened()
+        facts = records.as_facts(network, features, results, check)
+        facts["check"] = check.text
+        facts["data"] |= data_facts(network, features)
+        facts["features_there"] = len(features.features)
+        facts["library"] = entry.library
+        facts["in_turn_with"] = [other.entry.case.file_name for other in self.contestants]
+        facts["not_measured"] = {out.entry.name: out.reason for out in self.left_out}
+        facts["warm_up"] = contestant.warm_up
+        joules = {name: used / len(results) for name, used in contestant.watch.joules.items()}
+        facts["joules"] = joules or None
+        facts["load"] = {
+            "average": list(os.getloadavg()),
+            "others_busy": contestant.watch.others_busy if entry.case.ranks == 1 else None,
+        }
+        packages = RIVALS[entry.case.engine].packages if entry.library else ()
+        versions = self.facts["versions"] | provenance.package_versions(packages)
+        facts["provenance"] = self.facts | {"versions": versions}
+        return facts
 
 
 def _open(sweep: Sweep, neurons: int, layers: int) -> Opened:
@@ -219,108 +311,6 @@ def _open(sweep: Sweep, neurons: int, layers: int) -> Opened:
     return network, open_features(find_inputs(sweep.data, neurons), neurons, folder=sweep.data)
 
 
-def _values(opened: Opened | None) -> tuple[Network | None, Features | None]:
-    if opened is None:
-        return None, None
-    return opened[0].network, opened[1].features
-
-
-def _entries(sweep: Sweep, opened: Opened, threads: list[int], ranks: int) -> list[Entry]:
-    """All cases of a network, each once."""
-    network, n_features = opened[0].network, len(opened[1].features)
-    counts = sorted({n_features if count is None else count for count in sweep.features})
-    if counts[-1] > n_features:
-        raise DataError(f"{counts[-1]} features asked for, but there are {n_features}")
-    engines = engine_entries(network, sweep.engines, sweep.modes, threads, counts, ranks)
-    rivals = rival_entries(network, sweep.rivals, threads, counts[-1], sweep.rival_seconds)
-    return list(dict.fromkeys([*engines, *rivals]))
-
-
-def _kept(
-    sweep: Sweep, entries: list[Entry], opened: Opened, common: dict[str, Any]
-) -> list[Record]:
-    """Records that are there; they must be of the same machine, software and data."""
-    kept = []
-    for entry in entries:
-        path = sweep.out / entry.case.file_name
-        if not path.exists():
-            continue
-        record = records.read(path)
-        new = {"provenance": common, "data": _data(opened)}
-        differing = records.different_origin(record.facts, new)
-        if differing:
-            raise DataError(
-                f"{path} was made with other {', '.join(differing)}: "
-                "give another folder with --out, or move that one away"
-            )
-        kept.append(record)
-    return kept
-
-
-def _peaks(contestants: list[Contestant]) -> dict[int, dict[str, float]]:
-    """The machine's own peaks for the threads of those that run in this process alone."""
-    cases = [contestant.entry.case for contestant in contestants]
-    return {n: peaks(n) for n in sorted({case.threads for case in cases if case.ranks == 1})}
-
-
-def _facts(contestant: Contestant, opened: Opened, judge: Judge, read: float) -> dict[str, Any]:
-    """All facts of a contestant but its provenance."""
-    results = [
-        with_reading(result, read, read + result.seconds.total) for result in contestant.results
-    ]
-    check = _worst([judge.check(result) for result in results])
-    facts = records.as_facts(*opened, results, check)
-    facts["check"] = check.text
-    facts["data"] |= _data(opened)
-    facts["features_there"] = len(opened[1].features)
-    facts["warm_up"] = contestant.warm_up
-    facts["library"] = contestant.entry.library
-    joules = {name: used / len(results) for name, used in contestant.watch.joules.items()}
-    facts["joules"] = joules or None
-    facts["load"] = {
-        "average": list(os.getloadavg()),
-        "others_busy": contestant.watch.others_busy if facts["ranks"] == 1 else None,
-    }
-    return facts
-
-
 def _worst(checks: list[Check]) -> Check:
     """The first check that has failed; else the first."""
     return next((check for check in checks if check.outcome != "passed"), checks[0])
-
-
-def _data(opened: Opened) -> dict[str, Any]:
-    """Where the data comes from, and checksums of what was read."""
-    network, features = opened
-    return {
-        "weights": network.source,
-        "inputs": features.source,
-        "inputs_sha256": features_sha256(features.features),
-        "weights_sha256": None if network.source == RECIPE else network_sha256(network.network),
-    }
-
-
-def features_sha256(features: Features) -> str:
-    """sha256 of features in index form: where each begins, its neurons, its values."""
-    begin, end = features.indptr[0], features.indptr[-1]
-    digest = hashlib.sha256(features.indptr - begin)
-    digest.update(features.indices[begin:end])
-    if features.values is not None:
-        digest.update(features.values[begin:end])
-    return digest.hexdigest()
-
-
-def network_sha256(network: Network) -> str:
-    """sha256 of all layers' weights in CSR form, and of their biases."""
-    digest = hashlib.sha256()
-    for layer in network.layers:
-        weights = layer.weights
-        for part in (weights.indptr, weights.indices, weights.data, layer.bias):
-            digest.update(part.tobytes())
-    return digest.hexdigest()
-
-
-def _provenance(entry: Entry, common: dict[str, Any]) -> dict[str, Any]:
-    packages = RIVALS[entry.case.engine].packages if entry.library else ()
-    versions = common["versions"] | provenance.package_versions(packages)
-    return common | {"versions": versions}

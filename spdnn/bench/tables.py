@@ -134,7 +134,7 @@ def rival_table(records: Sequence[Record]) -> Table:
     missing: dict[str, str] = {}
     for record in records:
         for name, reason in record.facts.get("not_measured", {}).items():
-            missing[name] = f"Not measured: {name}, {reason.removeprefix(f'{name}: ')}."
+            missing[name] = f"Not measured: {name}: {reason}."
     return Table("Other libraries, measured here", columns, rows, tuple(missing.values()))
 
 

@@ -145,8 +145,7 @@ def line(outcome: Record | LeftOut) -> str:
     """What is printed of a case; a rate only where the categories are right."""
     if isinstance(outcome, LeftOut):
         case, name = outcome.entry.case, outcome.entry.name
-        reason = outcome.reason.removeprefix(f"{name}: ")
-        return f"{case.network:<13}{name:<{NAME_WIDTH}}not measured: {reason}"
+        return f"{case.network:<13}{name:<{NAME_WIDTH}}not measured: {outcome.reason}"
     case, times = outcome.case, outcome.times
     share = "" if outcome.share == 1 else f", 1 of {1 / outcome.share:.3g}"
     where = f"{case.ranks} ranks, " if case.ranks > 1 else ""

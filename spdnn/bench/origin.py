@@ -1,0 +1,38 @@
+"""Where the data of a measurement comes from, and checksums of what was read."""
+
+import hashlib
+from typing import Any
+
+from spdnn.features import Features
+from spdnn.network import Network
+from spdnn.sources import RECIPE, SourcedFeatures, SourcedNetwork
+
+
+def data_facts(network: SourcedNetwork, features: SourcedFeatures) -> dict[str, Any]:
+    """Sources and checksums; what the recipe makes is known by the version of this package."""
+    return {
+        "weights": network.source,
+        "inputs": features.source,
+        "weights_sha256": None if network.source == RECIPE else network_sha256(network.network),
+        "inputs_sha256": features_sha256(features.features),
+    }
+
+
+def features_sha256(features: Features) -> str:
+    """sha256 of features in index form: where each begins, its neurons, its values."""
+    begin, end = features.indptr[0], features.indptr[-1]
+    digest = hashlib.sha256(features.indptr - begin)
+    digest.update(features.indices[begin:end])
+    if features.values is not None:
+        digest.update(features.values[begin:end])
+    return digest.hexdigest()
+
+
+def network_sha256(network: Network) -> str:
+    """sha256 of all layers' weights in CSR form, and of their biases."""
+    digest = hashlib.sha256()
+    for layer in network.layers:
+        weights = layer.weights
+        for part in (weights.indptr, weights.indices, weights.data, layer.bias):
+            digest.update(part.tobytes())
+    return digest.hexdigest()
