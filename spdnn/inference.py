@@ -12,10 +12,10 @@ from spdnn.engines import choose_mode, make_engine
 from spdnn.engines.base import Engine, Progress
 from spdnn.errors import DataError
 from spdnn.features import Features
-from spdnn.io.plans import plan_for
 from spdnn.network import Network
-from spdnn.plan.work import Work
+from spdnn.plan_files import plan_for
 from spdnn.result import LayerCount, Result, Seconds
+from spdnn.work import Work
 
 
 def infer(

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from spdnn.plan.work import Work
+from spdnn.work import Work
 
 
 class LayerCount(NamedTuple):

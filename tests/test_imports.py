@@ -18,6 +18,7 @@ ROOMS = {
     "spdnn.distributed": 7,
     "spdnn": 6,  # the package itself: the public names
     "spdnn.inference": 5,
+    "spdnn.plan_files": 5,
     "spdnn.engines": 4,
     "spdnn.sources": 3,
     "spdnn.recipe_check": 3,
@@ -29,6 +30,7 @@ ROOMS = {
     "spdnn.features": 0,
     "spdnn.result": 0,
     "spdnn.state": 0,
+    "spdnn.work": 0,
 }
 """How high each room stands; a module may import from its own room and from lower ones."""
 

@@ -13,8 +13,8 @@ from spdnn.engines import choose_mode, make_engine
 from spdnn.engines.base import Progress
 from spdnn.features import Features
 from spdnn.inference import Prepared, layer_counts
-from spdnn.io.plans import plan_for
 from spdnn.network import Network
+from spdnn.plan_files import plan_for
 from spdnn.result import Result, Seconds
 
 

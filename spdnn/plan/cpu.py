@@ -15,7 +15,7 @@ from spdnn.network import Layer, Network, may_drop_after
 from spdnn.plan.blocks import INDEX_START, TYPICAL_COSTS, WEIGHT_START, BlockCosts, cut_layer
 from spdnn.plan.merge import merge_layer
 from spdnn.plan.rest import keeps_cap
-from spdnn.plan.work import Work
+from spdnn.work import Work
 
 (
     FIRST_BLOCK,

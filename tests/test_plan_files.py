@@ -9,8 +9,8 @@ from hypothesis import given
 
 from spdnn import DataError, Features, Layer, Network, PlanError, infer
 from spdnn.engines import make_engine
-from spdnn.io.plans import plan_for
 from spdnn.io.store import read_network, write_network
+from spdnn.plan_files import plan_for
 from spdnn.recipes.radixnet import official_network, radix_network
 from tests.makers import dyadic_cases, dyadic_features, dyadic_network
 
