@@ -236,7 +236,7 @@ class Course:
         if self._merges_after(state.layer):
             state = self._merged(state)
         if self._rebalances_after(state.layer):
-            work = float(output.n_distinct[layer : state.layer].sum())
+            work = float(exchange.in_grains(output.n_distinct[layer : state.layer]).sum())
             state = self._rebalanced(state, seconds, work)
         self.received += max(0, state.ids.size - n_before)
         if self._writes_after(state.layer):
