@@ -132,7 +132,7 @@ class Course:
         return found
 
     def prepare(self, plan: Any, own: Features) -> State | None:
-        """Take the plan; make sure that ranks which may exchange states have equal ones.
+        """Take the plan; make sure that all nodes, which have made their own, have equal ones.
 
         Returns
         -------
@@ -146,7 +146,7 @@ class Course:
         """
         self.plan = plan
         folder = self.stops.checkpoint
-        if folder is None and not self.merges and self.stops.rebalance is None:
+        if folder is None and self.team.nodes == 1:
             return None
         of_node = self.team.on_leaders(lambda: plan_digest(plan, self.engine.threads))
         of_nodes = self.team.everyones(of_node)
