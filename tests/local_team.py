@@ -87,7 +87,7 @@ def infer_by_threads(
 ) -> Result:
     """What rank 0 of `size` gets; rank r runs engine r modulo the number of them."""
     board: list[Any] = [None] * size
-    barrier = Barrier(size, timeout=120)
+    barrier = Barrier(size, timeout=600)  # a first run compiles
 
     def run(rank: int) -> Result:
         engine = engines[rank % len(engines)]

@@ -177,6 +177,7 @@ def test_it_pays_with_much_left_to_do() -> None:
     assert not exchange.pays([1000, 0], 4096, 1e-6, 1)
     assert not exchange.pays([1000, 0], 1 << 30, 1e-6, 1000)
     assert not exchange.pays([500, 500], 4096, 1e-6, 1000)
+    assert not exchange.pays([8, 0, 1], 4, 1.0, 1000)  # as long as one row
 
 
 # Merging across ranks

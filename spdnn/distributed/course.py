@@ -132,7 +132,7 @@ class Course:
         return found
 
     def prepare(self, plan: Any, own: Features) -> State | None:
-        """Take the plan; make sure that ranks which may exchange states have equal ones.
+        """Take the plan; make sure that all nodes, which have made their own, have equal ones.
 
         Returns
         -------
@@ -146,7 +146,7 @@ class Course:
         """
         self.plan = plan
         folder = self.stops.checkpoint
-        if folder is None and not self.merges and self.stops.rebalance is None:
+        if folder is None and self.team.nodes == 1:
             return None
         of_node = self.team.on_leaders(lambda: plan_digest(plan, self.engine.threads))
         of_nodes = self.team.everyones(of_node)
@@ -236,7 +236,7 @@ class Course:
         if self._merges_after(state.layer):
             state = self._merged(state)
         if self._rebalances_after(state.layer):
-            work = float(output.n_distinct[layer : state.layer].sum())
+            work = float(exchange.in_grains(output.n_distinct[layer : state.layer]).sum())
             state = self._rebalanced(state, seconds, work)
         self.received += max(0, state.ids.size - n_before)
         if self._writes_after(state.layer):

@@ -24,6 +24,15 @@ SECONDS_PER_EXCHANGE = 1e-3
 """What an exchange takes however little is sent."""
 
 
+GRAIN = 16
+"""Rows that take no longer than one: an engine's vector, or a small part of its minibatch."""
+
+
+def in_grains(n_rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Rows that take as long, in whole grains."""
+    return -(-n_rows // GRAIN) * GRAIN
+
+
 def are_few(n_rows: Sequence[int], row_bytes: int) -> bool:
     """Whether so few rows are left on all ranks that equal ones may be looked for."""
     return sum(n_rows) <= FEW_ROWS and sum(n_rows) * row_bytes <= FEW_BYTES
@@ -88,11 +97,12 @@ def pays(
         What each rank carries.
     row_bytes : int
     seconds_per_row_layer : float
-        As measured in the layers before.
+        As measured in the layers before, rows counted in whole grains.
     n_layers : int
         Layers to come. It is taken that no more rows die or merge.
     """
     share = -(-sum(n_rows) // len(n_rows))
-    gain = seconds_per_row_layer * n_layers * (max(n_rows) - share)
+    before, after = in_grains(np.array([max(n_rows), share]))
+    gain = seconds_per_row_layer * n_layers * (before - after)
     most_moved = max(max(n_rows) - share, share - min(n_rows))
-    return gain > SECONDS_PER_EXCHANGE + most_moved * row_bytes / BYTES_PER_SECOND
+    return bool(gain > SECONDS_PER_EXCHANGE + most_moved * row_bytes / BYTES_PER_SECOND)

@@ -156,7 +156,8 @@ class _Ranks(Team):
         self._world = mpi.COMM_WORLD.Dup()
         self.rank, self.size = self._world.rank, self._world.size
         self.library = _library(mpi)
-        self._node = self._world.Split_type(mpi.COMM_TYPE_SHARED)
+        self._node = self._split_by_node()
+        self.nodes = self._world.allreduce(int(self._node.rank == 0))
         self._windows: list[Any] = []
 
     def __exit__(
@@ -172,6 +173,10 @@ class _Ranks(Team):
             self._end(error)
         for window in self._windows:
             window.Free()
+
+    def _split_by_node(self) -> Any:
+        """The ranks that share this one's memory, as a communicator."""
+        return self._world.Split_type(self._mpi.COMM_TYPE_SHARED)
 
     def on_first(self, work: Callable[[], _T]) -> _T | None:
         return self._agreed(work if self.is_first else None)

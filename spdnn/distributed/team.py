@@ -39,6 +39,7 @@ class Team:
 
     rank = 0
     size = 1
+    nodes = 1
     library: str | None = None
     """MPI's library and version, where there is one."""
 
