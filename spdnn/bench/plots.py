@@ -118,14 +118,13 @@ class _Styles:
     """Gives each name a colour and a marker, always the same in one plot."""
 
     def __init__(self) -> None:
-        self._free = cycle(zip(COLOURS, MARKERS, strict=True))
         self._given: dict[str, tuple[str, str]] = {}
 
     def of(self, name: str) -> tuple[str, str]:
-        """Colour and marker of a name."""
-        if name not in self._given:
-            self._given[name] = next(self._free)
-        return self._given[name]
+        """Colour and marker of a name; pairs come again only after 64 names."""
+        number = len(self._given)
+        marker = MARKERS[(number + number // len(COLOURS)) % len(MARKERS)]
+        return self._given.setdefault(name, (COLOURS[number % len(COLOURS)], marker))
 
 
 def best_of_each(records: Sequence[Record]) -> dict[str, dict[str, Record]]:
@@ -214,15 +213,15 @@ def draw_layers(pyplot: Any, records: Sequence[Record]) -> Drawing | None:
         log = record.facts["layers_log"]
         layers = np.arange(1, len(log["live"]) + 1)
         marked = _log_spaced(len(layers))
-        for word, line, face in (("live", "-", colour), ("distinct", "--", "white")):
+        for word, line, size in (("live", "-", 7), ("distinct", "--", 4)):
             counts = np.array(log[word], dtype=float)
             counts[counts == 0] = np.nan
-            style = {"marker": marker, "markevery": marked, "mfc": face, "ms": 6}
+            style = {"marker": marker, "markevery": marked, "ms": size}
             label = f"{neurons} neurons, {word}"
             axes.plot(layers, counts, line, color=colour, label=label, **style)
     axes.set(xscale="log", yscale="log", xlabel="layer", ylabel="features")
     _plain(axes.xaxis, axes.yaxis)
-    axes.legend(loc="upper right")
+    _legend(axes)
     caption = (
         "Features with at least one activation after each layer (live), and those among them that "
         "mode merge carries on, each for all that have become equal to it (distinct)."
@@ -236,11 +235,15 @@ def _log_spaced(n: int) -> list[int]:
 
 
 def _single(pyplot: Any) -> tuple[Any, Any]:
-    """A figure of one plot, with room for the title."""
-    width, height = 8.0, 5.2
+    """A figure of one plot, with room for the title above and a legend at its right."""
+    width, height = 10.4, 5.2
     figure, axes = pyplot.subplots(figsize=(width, height))
-    figure.subplots_adjust(0.11, 0.55 / height, 0.98, 1 - TOP_INCHES / height)
+    figure.subplots_adjust(0.85 / width, 0.55 / height, 7.6 / width, 1 - TOP_INCHES / height)
     return figure, axes
+
+
+def _legend(axes: Any) -> None:
+    axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
 
 
 def _plain(*axes: Any) -> None:
@@ -261,7 +264,11 @@ def scaling_groups(records: Sequence[Record]) -> Iterator[tuple[str, list[Record
     for found in groups.values():
         found.sort(key=lambda record: (record.case.threads, record.case.ranks))
         if len({record.case.threads for record in found}) > 1:
-            yield f"{found[0].case.network}, {found[0].case.engine}, {found[0].case.mode}", found
+            yield f"{found[0].case.network}, {_kind(found[0])}", found
+
+
+def _kind(record: Record) -> str:
+    return f"{record.case.engine}, {record.case.mode}"
 
 
 def draw_scaling(pyplot: Any, records: Sequence[Record]) -> Drawing | None:
@@ -270,19 +277,20 @@ def draw_scaling(pyplot: Any, records: Sequence[Record]) -> Drawing | None:
     if not groups:
         return None
     figure, axes = _single(pyplot)
-    styles, dashes = _Styles(), cycle(DASHES)
+    networks, kinds = _Styles(), list(dict.fromkeys(_kind(found[0]) for _, found in groups))
     most = max(record.case.threads for _, found in groups for record in found)
     axes.plot([1, most], [1, most], color=GREY, lw=1, label="ideal")
     for name, found in groups:
-        colour, marker = styles.of(name)
+        colour, marker = networks.of(found[0].case.network)
+        dashes = DASHES[kinds.index(_kind(found[0])) % len(DASHES)]
         one = found[0].seconds * found[0].case.threads
         points = [(record.case.threads, one / record.seconds) for record in found]
-        axes.plot(*zip(*points, strict=True), next(dashes), marker=marker, color=colour, label=name)
+        axes.plot(*zip(*points, strict=True), dashes, marker=marker, color=colour, label=name)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
     axes.set(xlabel="processors (ranks x threads)", ylabel="times as fast as one")
     _plain(axes.xaxis, axes.yaxis)
-    axes.legend(loc="upper left", fontsize=8)
+    _legend(axes)
     caption = (
         "The same network and features on more processors. The fewest measured count as ideal: "
         "above one processor the line starts on the ideal by definition."
@@ -350,7 +358,7 @@ def draw_roofline(pyplot: Any, records: Sequence[Record]) -> Drawing | None:
         ylim=(min(copy * x[0], 1.0), 4 * sgemm),
     )
     _plain(axes.xaxis, axes.yaxis)
-    axes.legend(loc="lower right")
+    _legend(axes)
     caption = (
         f"Mode edges on {most} thread{'s' * (most > 1)}: edges really evaluated a second, under "
         "the peaks measured in the same run. Bytes are those of layers evaluated one after the "
