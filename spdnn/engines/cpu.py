@@ -290,6 +290,8 @@ class _Run:
         columns = joined(stage.waiting)
         stage.waiting = []
         n_waiting = columns.size
+        if n_waiting == 0:
+            return columns
         if self.duplicates is not None and columns.codes.size:
             columns = self.duplicates.merge(columns, self.neurons[stage.first], self.pool)
             self.counts[1, stage.first - 1] -= n_waiting - columns.size

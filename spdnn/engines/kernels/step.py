@@ -6,6 +6,7 @@ in the plan's order.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -194,7 +195,9 @@ def evaluate_with_vectors(
     """
     for word in range(live.size):
         live[word] = 0
-    position = first_lane = stride - stride  # a number, not the literal 0: one type, one kernel
+    # The literal 0 would be a type of its own, for which all kernels are compiled once more.
+    position: Any = np.int64(0)
+    first_lane: Any = np.int64(0)
     block = plan.steps[step, FIRST_BLOCK]
     end = plan.steps[step, END_BLOCK]
     while block < end and plan.blocks[block, IS_SHARED]:
