@@ -176,12 +176,12 @@ class _Bench:
         if self.sweep.rivals:
             self._enter(self._rival_entries)
         progress(PREPARING)
-        for number in range(self.sweep.runs):
-            for contestant in self.contestants:
-                if self.sweep.rivals:
-                    time.sleep(SETTLE_SECONDS)
-                contestant.measure()
-            progress(PREPARING + (1 - PREPARING) * (number + 1) / self.sweep.runs)
+        rounds = self.contestants * self.sweep.runs
+        for number, contestant in enumerate(rounds, start=1):
+            if self.sweep.rivals:
+                time.sleep(SETTLE_SECONDS)
+            contestant.measure()
+            progress(PREPARING + (1 - PREPARING) * number / len(rounds))
         return self.team.on_first(self._finish) or []
 
     def _enter(self, list_entries: Callable[[SourcedNetwork, int], list[Entry]]) -> None:

@@ -9,18 +9,17 @@ from spdnn.bench.contestants import LeftOut
 from spdnn.bench.records import Record
 from spdnn.bench.rivals import RIVALS
 from spdnn.bench.sweep import Sweep, run_sweep
+from spdnn.bench.tables import TERA
 from spdnn.challenge import DEPTHS
 from spdnn.cli.arguments import add_activation, add_data_folder, listed, positive, positive_number
 from spdnn.cli.progress import progress_bar
 from spdnn.cli.run import MERGE_NOTE
 from spdnn.distributed import join
 from spdnn.engines import ENGINES, MODES, NOT_YET
+from spdnn.launcher import launched_rank
 
 RUNS = 5
 RIVAL_SECONDS = 10.0
-NAME_WIDTH = 42
-"""Of engines and rivals in what is printed."""
-
 _T = TypeVar("_T")
 
 
@@ -36,11 +35,13 @@ def add_parser(commands: Any) -> None:
         ),
     )
     add = parser.add_argument
-    add("--neurons", type=listed(positive), default=(1024,), metavar="N,...", help="1024")
-    add("--layers", type=listed(positive), default=DEPTHS, metavar="L,...", help="120,480,1920")
-    engines = (*ENGINES, *NOT_YET)
-    add("--engines", type=listed(word(engines)), default=("cpu",), metavar="NAME,...", help="cpu")
-    add("--modes", type=listed(word(MODES)), default=MODES, metavar="NAME,...", help="edges,merge")
+    numbers, engines = listed(positive), listed(word((*ENGINES, *NOT_YET)))
+    add("--neurons", type=numbers, default=(1024,), metavar="N,...", help="default: 1024")
+    add("--layers", type=numbers, default=DEPTHS, metavar="L,...", help="default: 120,480,1920")
+    add("--engines", type=engines, default=("cpu",), metavar="NAME,...", help="default: cpu")
+    add(
+        "--modes", type=listed(word(MODES)), default=MODES, metavar="MODE,...", help="default: both"
+    )
     add(
         "--rivals",
         type=rivals,
@@ -50,14 +51,14 @@ def add_parser(commands: Any) -> None:
     )
     add(
         "--threads",
-        type=listed(positive),
+        type=numbers,
         default=(None,),
         metavar="T,...",
         help="of a rank (default: its share of the processors)",
     )
     add(
         "--features",
-        type=listed(positive),
+        type=numbers,
         default=(None,),
         metavar="COUNT,...",
         help="only the first so many (default: all)",
@@ -122,14 +123,15 @@ def bench(arguments: argparse.Namespace) -> int:
         arguments.ymax,
     )
     outcomes: list[Record | LeftOut] = []
-    with progress_bar("bench") as progress:
+    with progress_bar("bench", is_shown=launched_rank() == 0) as progress:
         for group in run_sweep(sweep, join, facts, progress or (lambda fraction: None)):
             for outcome in group:
                 print(line(outcome), flush=True)
             outcomes += group
     if any(isinstance(outcome, Record) for outcome in outcomes):
         print(f"records in {out}")
-        print(f"mode merge: {MERGE_NOTE}")
+        if "merge" in sweep.modes:
+            print(f"mode merge: {MERGE_NOTE}")
     return status(outcomes)
 
 
@@ -143,17 +145,24 @@ def status(outcomes: list[Record | LeftOut]) -> int:
 
 def line(outcome: Record | LeftOut) -> str:
     """What is printed of a case; a rate only where the categories are right."""
+    case = outcome.entry.case if isinstance(outcome, LeftOut) else outcome.case
+    rival = RIVALS.get(case.engine)
+    name = rival.short if rival else f"spdnn {case.engine}, {case.mode}"
+    head = f"{case.network:<13}{name:<19}"
     if isinstance(outcome, LeftOut):
-        case, name = outcome.entry.case, outcome.entry.name
-        return f"{case.network:<13}{name:<{NAME_WIDTH}}not measured: {outcome.reason}"
-    case, times = outcome.case, outcome.times
-    share = "" if outcome.share == 1 else f", 1 of {1 / outcome.share:.3g}"
-    where = f"{case.ranks} ranks, " if case.ranks > 1 else ""
-    where += f"{case.threads} thread{'s' * (case.threads > 1)}, {case.features:,} features{share}"
-    head = f"{case.network:<13}{outcome.name:<{NAME_WIDTH}}{where:<36}"
-    verdict = outcome.facts["check"].splitlines()[0]
+        return f"{head}not measured: {outcome.reason}"
+    times, verdict = outcome.times, outcome.facts["check"].splitlines()[0]
+    ranks = f"{case.ranks} ranks, " if case.ranks > 1 else ""
+    where = f"{ranks}{case.threads} thread{'s' * (case.threads > 1)}"
+    count = f"{case.features:,} features" if outcome.share == 1 else share(outcome)
+    head += f"{where:<11}{count:<17}"
     if not outcome.passed:
-        return f"{head}  FAILED: {verdict}"
-    seconds = f"{outcome.seconds:10.4f} s ({times[0]:.4f} to {times[-1]:.4f})"
+        return f"{head} FAILED: {verdict}"
     check = outcome.facts["categories"]["check"]
-    return f"{head}{seconds:<36}{outcome.rate / 1e12:10.4f} TeraEdges/s  passed ({check})"
+    seconds = f"{outcome.seconds:9.4f} s ({times[0]:.4f} to {times[-1]:.4f})"
+    return f"{head}{seconds:<32}{outcome.rate / TERA:9.4f} TeraEdges/s  passed by {check}"
+
+
+def share(record: Record) -> str:
+    """How many of the features were run."""
+    return f"{record.case.features:,} of {record.facts['features_there']:,}"
