@@ -76,6 +76,7 @@ _BY_REFERENCE = {
     1024: _PUBLISHED_1024,
     4096: "5ff66a396a73723af800e551214b2c5f89efc77a7062e231e361aecd60f672a0",
     16384: "1964db1f710c271c225b9512f3a13dfeb5e25de4c0f0139ae53b3933b99a60d9",
+    65536: "6962e1529586f3dede57d7e1d99565605ef0bbb51cb43789627886644e6c0ef8",
 }
 """Found by running all features through all layers: the same after each of the depths."""
 

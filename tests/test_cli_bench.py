@@ -241,6 +241,15 @@ def test_records_go_to_a_folder_of_the_commit_by_default() -> None:
     assert len(contents(str(folder))) == 1
 
 
+@pytest.mark.parametrize(("busy", "is_noted"), [(1.25, True), (0.1, False)])
+def test_a_busy_machine_is_noted(
+    busy: float, is_noted: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine.Watch, "others_busy", busy)
+    assert main(QUICK) == 0
+    assert ("others kept up to 1.2 processors busy" in capsys.readouterr().out) == is_noted
+
+
 def test_ranks_are_measured_together() -> None:
     launcher = Path(sys.executable).parent / "mpirun"
     arguments = [*BASE, "--layers", "3", "--modes", "edges", "--threads", "1"]

@@ -20,6 +20,9 @@ from spdnn.launcher import launched_rank
 
 RUNS = 5
 RIVAL_SECONDS = 10.0
+QUIET = 0.2
+"""Processors that others may keep busy without a note."""
+
 _T = TypeVar("_T")
 
 
@@ -132,7 +135,16 @@ def bench(arguments: argparse.Namespace) -> int:
         print(f"records in {out}")
         if "merge" in sweep.modes:
             print(f"mode merge: {MERGE_NOTE}")
+    note_others(outcomes)
     return status(outcomes)
+
+
+def note_others(outcomes: list[Record | LeftOut]) -> None:
+    """Say it where other processes were at work: such times are not worth keeping."""
+    records = [outcome for outcome in outcomes if isinstance(outcome, Record)]
+    most = max((record.facts["load"]["others_busy"] or 0.0 for record in records), default=0.0)
+    if most > QUIET:
+        print(f"note: others kept up to {most:.1f} processors busy meanwhile; times suffer from it")
 
 
 def status(outcomes: list[Record | LeftOut]) -> int:
