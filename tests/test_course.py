@@ -84,7 +84,7 @@ def skewed_case(n_layers: int = 6) -> tuple[Network, Features]:
 # Exact, whatever is done
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(
     dyadic_cases(always=True, max_layers=9),
     st.sampled_from([2, 3]),
@@ -100,7 +100,7 @@ def test_ranks_that_merge_and_even_out_find_what_one_finds(
         assert_same(result, network, features, mode)
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(
     dyadic_cases(always=True, max_layers=9),
     st.sampled_from([1, 2, 3]),
@@ -178,6 +178,21 @@ def test_it_pays_with_much_left_to_do() -> None:
     assert not exchange.pays([1000, 0], 1 << 30, 1e-6, 1000)
     assert not exchange.pays([500, 500], 4096, 1e-6, 1000)
     assert not exchange.pays([8, 0, 1], 4, 1.0, 1000)  # as long as one row
+
+
+# Nodes
+
+
+def test_nodes_that_have_read_the_same_network_agree() -> None:
+    network, features = small_network(), dyadic_features(3, 40, 64)
+    result = infer_by_threads(2, [network, small_network()], features, Stops())
+    assert_same(result, network, features, "merge")
+
+
+def test_nodes_that_have_read_different_networks_stop() -> None:
+    networks = [small_network(), small_network(seed=1)]
+    with pytest.raises(DataError, match="the nodes have read different networks"):
+        infer_by_threads(2, networks, dyadic_features(3, 40, 64), Stops())
 
 
 # Merging across ranks
