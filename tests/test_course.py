@@ -341,6 +341,24 @@ def test_a_complete_run_leaves_no_checkpoint(capsys: pytest.CaptureFixture[str])
     assert not Path("ck").exists()
 
 
+@pytest.mark.parametrize("factor", ["0.9", "much"])
+def test_a_factor_below_one_is_refused(factor: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["run", "--neurons", "1024", "--layers", "2", "--rebalance", factor])
+    assert ended.value.code == 2
+    assert "--rebalance" in capsys.readouterr().err
+
+
+def test_an_engine_that_cannot_stop_refuses_checkpoints(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(CpuEngine, "stops", False)
+    arguments = ["run", "--neurons", "1024", "--layers", "2", "--checkpoint", "ck"]
+    assert main(arguments) == 2
+    assert "cannot stop between layers" in capsys.readouterr().err
+    assert not Path("ck").exists()
+
+
 # Digests
 
 
