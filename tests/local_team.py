@@ -14,7 +14,7 @@ from spdnn.state import State, joined
 
 
 class LocalTeam(Team):
-    """One of several threads that exchange by a common list."""
+    """One of several threads that exchange by a common list, all on one node."""
 
     def __init__(self, rank: int, board: list[Any], barrier: Barrier) -> None:
         self.rank, self.size = rank, len(board)
@@ -59,7 +59,8 @@ class LocalTeam(Team):
         self._barrier.wait()
 
     def shared(self, work: Any) -> Any:
-        return self.tell(self.on_leaders(work))
+        done = self.on_leaders(work)
+        return done if self.nodes > 1 else self.tell(done)
 
     def own_features(
         self, network: Network, features: Features | None, partition: Partition
@@ -76,23 +77,44 @@ class LocalTeam(Team):
         return np.sort(np.concatenate(self.everyones(live)))
 
 
+class LonelyTeam(LocalTeam):
+    """Every thread as on a node of its own: it leads, and reads and plans for itself."""
+
+    @property
+    def nodes(self) -> int:
+        return self.size
+
+    def on_leaders(self, work: Any) -> Any:
+        return self._agreed(work)
+
+    def on_others(self, work: Any) -> Any:
+        return self._agreed(None)
+
+
 def infer_by_threads(
     size: int,
-    network: Network,
+    network: Network | Sequence[Network],
     features: Features,
     stops: Stops,
     partition: Partition = "contiguous",
     mode: str = "merge",
     engines: Sequence[str] = ("cpu",),
 ) -> Result:
-    """What rank 0 of `size` gets; rank r runs engine r modulo the number of them."""
+    """What rank 0 of `size` gets.
+
+    Rank r runs engine r modulo the number of them, and has network r where several are given, as
+    on nodes of their own.
+    """
     board: list[Any] = [None] * size
     barrier = Barrier(size, timeout=600)  # a first run compiles
 
     def run(rank: int) -> Result:
         engine = engines[rank % len(engines)]
+        team, own = LocalTeam(rank, board, barrier), network
+        if not isinstance(network, Network):
+            team, own = LonelyTeam(rank, board, barrier), network[rank]
         return infer_together(
-            LocalTeam(rank, board, barrier), network, features,
+            team, own, features,
             partition=partition, engine=engine, mode=mode, threads=1, stops=stops,
         )  # fmt: skip
 

@@ -84,7 +84,7 @@ def skewed_case(n_layers: int = 6) -> tuple[Network, Features]:
 # Exact, whatever is done
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(
     dyadic_cases(always=True, max_layers=9),
     st.sampled_from([2, 3]),
@@ -100,7 +100,7 @@ def test_ranks_that_merge_and_even_out_find_what_one_finds(
         assert_same(result, network, features, mode)
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(
     dyadic_cases(always=True, max_layers=9),
     st.sampled_from([1, 2, 3]),
@@ -178,6 +178,21 @@ def test_it_pays_with_much_left_to_do() -> None:
     assert not exchange.pays([1000, 0], 1 << 30, 1e-6, 1000)
     assert not exchange.pays([500, 500], 4096, 1e-6, 1000)
     assert not exchange.pays([8, 0, 1], 4, 1.0, 1000)  # as long as one row
+
+
+# Nodes
+
+
+def test_nodes_that_have_read_the_same_network_agree() -> None:
+    network, features = small_network(), dyadic_features(3, 40, 64)
+    result = infer_by_threads(2, [network, small_network()], features, Stops())
+    assert_same(result, network, features, "merge")
+
+
+def test_nodes_that_have_read_different_networks_stop() -> None:
+    networks = [small_network(), small_network(seed=1)]
+    with pytest.raises(DataError, match="the nodes have read different networks"):
+        infer_by_threads(2, networks, dyadic_features(3, 40, 64), Stops())
 
 
 # Merging across ranks
@@ -323,6 +338,24 @@ def test_a_complete_run_leaves_no_checkpoint(capsys: pytest.CaptureFixture[str])
     assert (Path("ck") / io.MANIFEST).exists()
     assert main(arguments) == 0
     assert "resumed after layer 4" in capsys.readouterr().out
+    assert not Path("ck").exists()
+
+
+@pytest.mark.parametrize("factor", ["0.9", "much"])
+def test_a_factor_below_one_is_refused(factor: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["run", "--neurons", "1024", "--layers", "2", "--rebalance", factor])
+    assert ended.value.code == 2
+    assert "--rebalance" in capsys.readouterr().err
+
+
+def test_an_engine_that_cannot_stop_refuses_checkpoints(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(CpuEngine, "stops", False)
+    arguments = ["run", "--neurons", "1024", "--layers", "2", "--checkpoint", "ck"]
+    assert main(arguments) == 2
+    assert "cannot stop between layers" in capsys.readouterr().err
     assert not Path("ck").exists()
 
 

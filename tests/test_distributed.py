@@ -282,32 +282,18 @@ def test_rows_move_between_ranks_in_pieces() -> None:
     assert done.stdout == "60 features moved among 3 ranks\n"
 
 
-def run_nodes(weights: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run with four ranks as on two nodes, of which the second reads `weights`."""
-    return subprocess.run(
-        command(4, "tests.mpi_nodes", weights, *BASE, *arguments),
+@pytest.mark.usefixtures("files")
+def test_nodes_read_for_themselves_and_find_the_same() -> None:
+    extra = ["--rebalance", "1", "--checkpoint", "progress", "--checkpoint-every", "1"]
+    done = subprocess.run(
+        command(4, "tests.mpi_nodes", *BASE, *extra, "--save-categories", "found.tsv"),
         capture_output=True,
         text=True,
         timeout=STARTS_WITHIN,
         env=environment(),
     )
-
-
-@pytest.mark.usefixtures("files")
-def test_nodes_read_for_themselves_and_find_the_same() -> None:
-    extra = ["--rebalance", "1", "--checkpoint", "progress", "--checkpoint-every", "1"]
-    done = run_nodes("weights", *extra, "--save-categories", "found.tsv")
     assert (done.returncode, done.stderr) == (0, "")
     assert Path("found.tsv").read_bytes() == expected()
-
-
-@pytest.mark.usefixtures("files")
-def test_nodes_that_have_read_different_networks_stop() -> None:
-    write_folder(Path("other"), layer_files(small_network(64, 3, seed=1)))
-    done = run_nodes("other", "--mode", "merge")
-    assert done.returncode == 2
-    (line,) = ours(done.stderr)
-    assert "the nodes have read different networks" in line
 
 
 # Faults

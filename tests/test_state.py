@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spdnn import Features, Network
@@ -56,6 +56,7 @@ def assert_equal(found: tuple[Output, np.ndarray], whole: Output, *, merges: boo
 
 
 @pytest.mark.parametrize(("name", "mode"), ENGINES)
+@settings(max_examples=20)
 @given(dyadic_cases(always=True, max_layers=9), st.data())
 def test_any_cuts_give_the_same_bits(
     name: str, mode: str, case: tuple[Network, Features], data: st.DataObject
