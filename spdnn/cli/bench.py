@@ -14,7 +14,7 @@ from spdnn.cli.arguments import add_activation, add_data_folder, listed, positiv
 from spdnn.cli.progress import progress_bar
 from spdnn.cli.run import MERGE_NOTE
 from spdnn.distributed import join
-from spdnn.engines import ENGINES, MODES, NOT_YET
+from spdnn.engines import ENGINES, MODES
 
 RUNS = 5
 RIVAL_SECONDS = 10.0
@@ -38,8 +38,13 @@ def add_parser(commands: Any) -> None:
     add = parser.add_argument
     add("--neurons", type=listed(positive), default=(1024,), metavar="N,...", help="1024")
     add("--layers", type=listed(positive), default=DEPTHS, metavar="L,...", help="120,480,1920")
-    engines = (*ENGINES, *NOT_YET)
-    add("--engines", type=listed(word(engines)), default=("cpu",), metavar="NAME,...", help="cpu")
+    add(
+        "--engines",
+        type=listed(word(tuple(ENGINES))),
+        default=("cpu",),
+        metavar="NAME,...",
+        help="cpu",
+    )
     add("--modes", type=listed(word(MODES)), default=MODES, metavar="NAME,...", help="edges,merge")
     add(
         "--rivals",
