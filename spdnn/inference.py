@@ -25,6 +25,7 @@ def infer(
     engine: str = "auto",
     mode: str = "auto",
     threads: int | None = None,
+    device: int | None = None,
     plan_file: Path | None = None,
     activations: bool = False,
     progress: Progress | None = None,
@@ -36,11 +37,13 @@ def infer(
     network : Network
     features : Features
         As many neurons as the network has inputs.
-    engine : {"auto", "cpu", "scipy"}
+    engine : {"auto", "cpu", "cuda", "scipy"}
     mode : {"auto", "edges"}
     threads : int, optional
         For engine "cpu"; by default the processors that this process may use, at most
         ``OMP_NUM_THREADS``.
+    device : int, optional
+        For engine "cuda": which of the GPUs that this process sees, counted from 0.
     plan_file : Path, optional
         Keep the plan there; if there is the plan of this network already, it is taken from there.
     activations : bool
@@ -70,7 +73,13 @@ def infer(
     array([1])
     """
     prepared = prepare(
-        network, features, engine=engine, mode=mode, threads=threads, plan_file=plan_file
+        network,
+        features,
+        engine=engine,
+        mode=mode,
+        threads=threads,
+        device=device,
+        plan_file=plan_file,
     )
     return prepared.run(activations=activations, progress=progress)
 
@@ -116,7 +125,13 @@ class Prepared:
             live=output.live,
             activations=output.activations,
             layers=layer_counts(output.n_live, output.edges_evaluated, output.n_distinct),
-            seconds=replace(spent, inference=inference, total=spent.total + inference),
+            seconds=replace(
+                spent,
+                inference=inference,
+                total=spent.total + inference,
+                kernels=output.device_seconds.kernels,
+                copies=output.device_seconds.copies,
+            ),
             engine=self.engine.name,
             mode=self.mode,
             threads=self.engine.threads,
@@ -143,11 +158,12 @@ def prepare(
     engine: str = "auto",
     mode: str = "auto",
     threads: int | None = None,
+    device: int | None = None,
     plan_file: Path | None = None,
 ) -> Prepared:
     """Compile, plan and load; the parameters and errors are those of `infer`."""
     require_fit(network, features)
-    runner = make_engine(engine, threads)
+    runner = make_engine(engine, threads, device)
     mode = choose_mode(runner, mode)
     started = time.perf_counter()
     runner.compile(network)

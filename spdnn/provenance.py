@@ -24,7 +24,10 @@ PACKAGES = (
     "pyarrow",
     "mpi4py",
     "cupy",
+    "cupy-cuda12x",
+    "cupy-cuda13x",
     "numba-cuda",
+    "nvidia-nvvm",
 )
 """Whose versions are kept, where they are installed."""
 

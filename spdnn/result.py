@@ -59,7 +59,10 @@ class RankCount(NamedTuple):
 
 @dataclass(frozen=True)
 class Seconds:
-    """Seconds by phase; `total` is the whole run as the user waited for it."""
+    """Seconds by phase; `total` is the whole run as the user waited for it.
+
+    `kernels` and `copies` are parts of `inference`, by the clock of an engine's own device.
+    """
 
     read: float = 0.0
     compile: float = 0.0
@@ -67,6 +70,13 @@ class Seconds:
     load: float = 0.0
     inference: float = 0.0
     total: float = 0.0
+    kernels: float = 0.0
+    copies: float = 0.0
+
+    @property
+    def rest(self) -> float:
+        """What of inference is not kernels: launching, reading counts and the result."""
+        return self.inference - self.kernels
 
 
 @dataclass(frozen=True, eq=False)

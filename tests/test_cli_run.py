@@ -314,7 +314,7 @@ def make_stores() -> None:
         ("--truth", "nowhere.tsv", "nowhere.tsv: No such file or directory"),
         ("--truth", "inputs.tsv", "inputs.tsv, line 1: "),
         ("--truth", "weights", "weights: Is a directory"),
-        ("--engine", "cuda", "engine cuda: the CUDA engine is not part of this version"),
+        ("--device", "0", "engine cpu has no devices to choose from"),
         ("--engine", "gpu", "invalid choice: 'gpu'"),
         ("--bias", "nan", "'nan' is not a number of float32's range"),
         ("--bias", "-1e39", "'-1e39' is not a number of float32's range"),

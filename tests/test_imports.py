@@ -43,7 +43,16 @@ KEEPS_OUT = {
 
 TOOLS = {
     f"spdnn.{name}"
-    for name in ("challenge", "errors", "jit", "launcher", "memory", "provenance", "threads")
+    for name in (
+        "challenge",
+        "errors",
+        "gpus",
+        "jit",
+        "launcher",
+        "memory",
+        "provenance",
+        "threads",
+    )
 }
 """Small modules that everything may use; they import each other at most."""
 
@@ -95,7 +104,9 @@ def test_kernels_import_no_orchestration(module: str) -> None:
         assert other == "spdnn.jit" or other.startswith(("spdnn.plan.", "spdnn.engines.kernels"))
 
 
-@pytest.mark.parametrize("module", ["spdnn", "spdnn.cli.main", "spdnn.engines.cpu"])
+@pytest.mark.parametrize(
+    "module", ["spdnn", "spdnn.cli.main", "spdnn.engines.cpu", "spdnn.engines"]
+)
 def test_importing_needs_no_device_mpi_or_demo_library(module: str) -> None:
     program = (
         f"import {module}, sys; heavy = ('mpi4py', 'cupy', 'numba.cuda', 'numba_cuda', 'sklearn',"

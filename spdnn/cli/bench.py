@@ -15,7 +15,7 @@ from spdnn.cli.arguments import add_activation, add_data_folder, listed, positiv
 from spdnn.cli.progress import progress_bar
 from spdnn.cli.run import MERGE_NOTE
 from spdnn.distributed import join
-from spdnn.engines import ENGINES, MODES, NOT_YET
+from spdnn.engines import ENGINES, MODES
 from spdnn.launcher import launched_rank
 
 RUNS = 5
@@ -38,7 +38,7 @@ def add_parser(commands: Any) -> None:
         ),
     )
     add = parser.add_argument
-    numbers, engines = listed(positive), listed(word((*ENGINES, *NOT_YET)))
+    numbers, engines = listed(positive), listed(word(tuple(ENGINES)))
     add("--neurons", type=numbers, default=(1024,), metavar="N,...", help="default: 1024")
     add("--layers", type=numbers, default=DEPTHS, metavar="L,...", help="default: 120,480,1920")
     add("--engines", type=engines, default=("cpu",), metavar="NAME,...", help="default: cpu")

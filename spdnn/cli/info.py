@@ -5,7 +5,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from spdnn import provenance
-from spdnn.engines import ENGINES, NOT_YET, make_engine
+from spdnn.engines import ENGINES, make_engine
 from spdnn.errors import SpdnnError
 from spdnn.memory import available_bytes
 from spdnn.threads import default_threads
@@ -27,9 +27,10 @@ def info(arguments: argparse.Namespace) -> int:
         ("threads", f"{default_threads()} by default"),
         ("memory", f"{available_bytes() / 2**30:.1f} GiB available"),
         ("gpu", ", ".join(provenance.gpu_models()) or "none: no NVIDIA driver shows one"),
+        ("driver", provenance.gpu_driver() or "none"),
+        ("toolkit", _toolkit()),
         ("mpi", _mpi()),
         *((f"engine {name}", _engine(name)) for name in ENGINES),
-        *((f"engine {name}", f"no: {reason}") for name, reason in NOT_YET.items()),
     ]
     width = max(len(name) for name, _ in rows) + 2
     print("\n".join(f"{name:<{width}}{fact}" for name, fact in rows))
@@ -42,6 +43,14 @@ def _engine(name: str) -> str:
     except (SpdnnError, ImportError) as error:
         return f"no: {error}"
     return f"yes, modes {', '.join(engine.modes)}"
+
+
+def _toolkit() -> str:
+    """The CUDA toolkit that pip has installed; the compiler may find one of the system."""
+    try:
+        return f"cuda-toolkit {version('cuda-toolkit')}"
+    except PackageNotFoundError:
+        return "none from PyPI (pip install 'spdnn[cuda13]' or 'spdnn[cuda12]' brings one)"
 
 
 def _mpi() -> str:

@@ -22,13 +22,13 @@ from spdnn.cli.arguments import (
 )
 from spdnn.cli.progress import progress_bar
 from spdnn.distributed import PARTITIONS, Stops, Team, infer_together, join
-from spdnn.engines import ENGINES, MODES, NOT_YET, choose_mode, make_engine
+from spdnn.engines import ENGINES, MODES, choose_mode, make_engine
 from spdnn.errors import DataError, DeviceError
 from spdnn.inference import with_reading
 from spdnn.io.checkpoint import remove_checkpoint
 from spdnn.io.files import whole_file
 from spdnn.network import Network
-from spdnn.result import Result, categories_text
+from spdnn.result import Result, Seconds, categories_text
 from spdnn.sources import (
     SourcedFeatures,
     SourcedNetwork,
@@ -64,13 +64,19 @@ def add_parser(commands: Any) -> None:
         "--inputs", metavar="PATH|recipe|digits", help="store, .tsv[.gz] or IDX images"
     )
     parser.add_argument("--truth", metavar="PATH|none", help="the true categories, one a line")
-    parser.add_argument("--engine", default="auto", choices=("auto", *ENGINES, *NOT_YET))
+    parser.add_argument("--engine", default="auto", choices=("auto", *ENGINES))
     parser.add_argument("--mode", default="auto", choices=("auto", *MODES))
     parser.add_argument(
         "--features", type=count, metavar="COUNT", help="take only the first COUNT features"
     )
     add_activation(parser)
     parser.add_argument("--threads", type=positive, metavar="T", help="threads of engine cpu")
+    parser.add_argument(
+        "--device",
+        type=count,
+        metavar="N",
+        help="for engine cuda: which GPU, of those that the process sees, counted from 0",
+    )
     parser.add_argument(
         "--plan",
         type=Path,
@@ -149,6 +155,7 @@ def _run(
             engine=arguments.engine,
             mode=arguments.mode,
             threads=arguments.threads,
+            device=arguments.device,
             plan_file=arguments.plan,
             stops=Stops(arguments.checkpoint, arguments.checkpoint_every, arguments.rebalance),
             progress=progress,
@@ -188,7 +195,7 @@ def _refuse_early(arguments: argparse.Namespace) -> None:
         raise DataError(f"--save-categories and --json would both write {outputs[0]}")
     if arguments.truth not in (None, NONE):
         read_truth(arguments.truth)
-    engine = make_engine(arguments.engine, arguments.threads)
+    engine = make_engine(arguments.engine, arguments.threads, arguments.device)
     choose_mode(engine, arguments.mode)
     if not engine.stops and not (arguments.checkpoint is None and arguments.rebalance is None):
         raise DeviceError(
@@ -262,6 +269,14 @@ def _merged_rows(network: Network, result: Result) -> list[tuple[str, str]]:
     ]
 
 
+def _device_rows(seconds: Seconds) -> list[tuple[str, str]]:
+    """What of inference a device's own clock has seen, for engines that have one."""
+    if not seconds.kernels:
+        return []
+    parts = (("kernels", seconds.kernels), ("copies", seconds.copies), ("rest", seconds.rest))
+    return [(f"  {name}", f"{part:10.3f} s") for name, part in parts]
+
+
 def as_text(network: SourcedNetwork, features: SourcedFeatures, result: Result) -> str:
     """The block of facts at the end of a run."""
     net, inputs, seconds = network.network, features.features, result.seconds
@@ -280,6 +295,7 @@ def as_text(network: SourcedNetwork, features: SourcedFeatures, result: Result) 
         ("plan", f"{seconds.plan:10.3f} s"),
         ("load", f"{seconds.load:10.3f} s"),
         ("inference", f"{seconds.inference:10.3f} s"),
+        *_device_rows(seconds),
         ("total", f"{seconds.total:10.3f} s"),
         (
             "rate",

@@ -27,6 +27,7 @@ def infer_together(
     engine: str = "auto",
     mode: str = "auto",
     threads: int | None = None,
+    device: int | None = None,
     plan_file: Path | None = None,
     stops: Stops = NO_STOPS,
     progress: Progress | None = None,
@@ -42,7 +43,7 @@ def infer_together(
         All features of the run.
     partition : {"contiguous", "interleaved"}
         Rank r of R takes the r-th part of the features, or each R-th from the r-th.
-    engine, mode, threads, plan_file, progress
+    engine, mode, threads, device, plan_file, progress
         As in `spdnn.infer`; by default the ranks of a node share its processors.
     stops : Stops
         What is to be done between layers.
@@ -66,6 +67,7 @@ def infer_together(
         engine=engine,
         mode=mode,
         threads=threads,
+        device=device,
         plan_file=plan_file,
         stops=stops,
     )
@@ -129,13 +131,14 @@ def prepare_together(
     engine: str = "auto",
     mode: str = "auto",
     threads: int | None = None,
+    device: int | None = None,
     plan_file: Path | None = None,
     stops: Stops = NO_STOPS,
 ) -> PreparedTogether:
     """Do all of `infer_together` that comes before inference, which may then be run again."""
     started = time.perf_counter()
     threads = team.default_threads() if threads is None else threads
-    runner = team.on_all(lambda: make_engine(engine, threads))
+    runner = team.on_all(lambda: make_engine(engine, threads, device))
     mode = choose_mode(runner, mode)
     shape = team.shape_of(network)
     own, n_features = team.own_features(shape, features, partition)

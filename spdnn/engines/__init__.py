@@ -8,40 +8,55 @@ from spdnn.errors import DeviceError
 
 ENGINES = {
     "cpu": "spdnn.engines.cpu:CpuEngine",
+    "cuda": "spdnn.engines.cuda.engine:CudaEngine",
     "scipy": "spdnn.engines.reference:ReferenceEngine",
 }
 """Where each engine is; imported only when it is asked for."""
 
-NOT_YET = {"cuda": "the CUDA engine is not part of this version"}
-"""Engines that have a name and a place, but no code, and what to tell who asks for them."""
+WITH_DEVICES = ("cuda",)
+"""Engines that can be told which device to take."""
 
 MODES = ("edges", "merge")
 
 
-def make_engine(name: str = "auto", threads: int | None = None) -> Engine:
+def make_engine(
+    name: str = "auto", threads: int | None = None, device: int | None = None
+) -> Engine:
     """Make an engine.
 
     Parameters
     ----------
     name : str
-        One of `ENGINES`, or "auto": the fastest that this machine can run.
+        One of `ENGINES`, or "auto": the fastest that is known to run on this machine.
     threads : int, optional
         For engines on the CPU; as many as `spdnn.threads.default_threads` says where not given.
+    device : int, optional
+        For engines on a GPU: which of those that this process sees.
 
     Raises
     ------
     DeviceError
         If there is no such engine here.
+
+    Notes
+    -----
+    "auto" is "cpu", with a GPU, too: see docs/decisions/0005.
     """
     if name == "auto":
         name = "cpu"
-    if name in NOT_YET:
-        raise DeviceError(f"engine {name}: {NOT_YET[name]}; use one of {', '.join(ENGINES)}")
     if name not in ENGINES:
         raise DeviceError(f"unknown engine {name!r}: auto, {', '.join(ENGINES)}")
+    if device is not None and name not in WITH_DEVICES:
+        raise DeviceError(f"engine {name} has no devices to choose from: use --engine cuda")
     module, _, attribute = ENGINES[name].partition(":")
-    make: Callable[[int | None], Engine] = getattr(importlib.import_module(module), attribute)
-    return make(threads)
+    try:
+        make: Callable[..., Engine] = getattr(importlib.import_module(module), attribute)
+    except ImportError as error:
+        raise DeviceError(
+            f"engine {name} cannot be loaded ({error}): "
+            "pip install 'spdnn[cuda13]' or 'spdnn[cuda12]'"
+        ) from error
+    return make(threads, device) if name in WITH_DEVICES else make(threads)
 
 
 def choose_mode(engine: Engine, mode: str = "auto") -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,25 @@ from spdnn.state import State
 
 Progress = Callable[[float], None]
 """Called now and then with the fraction of the work done, 0 to 1, from any thread."""
+
+
+class DeviceSeconds(NamedTuple):
+    """Where a device's time went during inference, by its own clock.
+
+    Attributes
+    ----------
+    kernels : float
+        Stages, from their first kernel to their last; gaps between kernels count.
+    copies : float
+        Weights and inputs that did not fit before; they overlap with kernels.
+    """
+
+    kernels: float
+    copies: float
+
+
+NO_DEVICE = DeviceSeconds(0.0, 0.0)
+"""Of engines that run where the data is."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +53,8 @@ class Output:
     state : State or None
         Where the run stopped before the last layer: what goes on from there. `live` are then
         the features in it.
+    device_seconds : DeviceSeconds
+        Of engines that run on a device of their own.
     """
 
     live: npt.NDArray[np.int64]
@@ -42,6 +63,7 @@ class Output:
     edges_evaluated: npt.NDArray[np.int64]
     activations: npt.NDArray[Any] | None
     state: State | None = None
+    device_seconds: DeviceSeconds = NO_DEVICE
 
 
 class Engine(Protocol):

@@ -22,16 +22,10 @@ CONFIRMED_AT_ONCE = 1 << 18
 """Activations of features that a thread compares at a time, at least."""
 
 
-class Duplicates:
-    """Who stands for whom, among features numbered from 0.
+class Looks:
+    """When to look for equal features: less and less often where there are none."""
 
-    Parameters
-    ----------
-    n_features : int
-    """
-
-    def __init__(self, n_features: int) -> None:
-        self._stand_in = np.arange(n_features, dtype=np.int64)
+    def __init__(self) -> None:
         self._n_failures = 0
         self._to_skip = 0
 
@@ -41,6 +35,25 @@ class Duplicates:
             self._to_skip -= 1
             return False
         return True
+
+    def note(self, n_gone: int, n_carried: int) -> None:
+        """Remember that a look at `n_carried` features has merged `n_gone` of them."""
+        # After a second look in vain: 1 is left out, then 3, 7, ...
+        self._n_failures = 0 if n_gone >= WORTHWHILE * n_carried else self._n_failures + 1
+        self._to_skip = min(2 ** max(0, self._n_failures - 1) - 1, LONGEST_PAUSE)
+
+
+class Duplicates(Looks):
+    """Who stands for whom, among features numbered from 0.
+
+    Parameters
+    ----------
+    n_features : int
+    """
+
+    def __init__(self, n_features: int) -> None:
+        super().__init__()
+        self._stand_in = np.arange(n_features, dtype=np.int64)
 
     def merge(self, columns: Columns, n_neurons: int, pool: Executor) -> Columns:
         """Merge equal features among those given, which have hashes.
@@ -57,10 +70,7 @@ class Duplicates:
 
         is_equal = list(pool.map(compare, pieces)) if len(pieces) > 1 else map(compare, pieces)
         gone = candidates[np.concatenate([*is_equal, np.empty(0, bool)])]
-        # After a second look in vain: 1 is left out, then 3, 7, ...
-        is_success = gone.size >= WORTHWHILE * columns.size
-        self._n_failures = 0 if is_success else self._n_failures + 1
-        self._to_skip = min(2 ** max(0, self._n_failures - 1) - 1, LONGEST_PAUSE)
+        self.note(gone.size, columns.size)
         if not gone.size:
             return columns
         self.let_stand(columns.ids[gone], columns.ids[first[gone]])
@@ -76,27 +86,35 @@ class Duplicates:
     def expand(
         self, carried: npt.NDArray[np.int64]
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """All features that the carried ones stand for.
+        """All features that the carried ones stand for; see `expand_stand_ins`."""
+        return expand_stand_ins(self._stand_in, carried)
 
-        Parameters
-        ----------
-        carried : ndarray, int64
-            Ascending.
 
-        Returns
-        -------
-        ndarray, int64
-            The features, ascending.
-        ndarray, int64
-            Where in `carried` each one's stand-in is.
-        """
-        stand_in = self._stand_in
-        while True:  # chains halve in length each time
-            further = stand_in[stand_in]
-            if np.array_equal(further, stand_in):
-                break
-            stand_in = further
-        is_carried = np.zeros(stand_in.size, dtype=bool)
-        is_carried[carried] = True
-        features = np.flatnonzero(is_carried[stand_in]).astype(np.int64)
-        return features, np.searchsorted(carried, stand_in[features])
+def expand_stand_ins(
+    stand_in: npt.NDArray[np.int64], carried: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """All features that the carried ones stand for.
+
+    Parameters
+    ----------
+    stand_in : ndarray, shape (n_features,), int64
+        Which feature stood for each when it was merged; itself where it was not.
+    carried : ndarray, int64
+        Ascending.
+
+    Returns
+    -------
+    ndarray, int64
+        The features, ascending.
+    ndarray, int64
+        Where in `carried` each one's stand-in is.
+    """
+    while True:  # chains halve in length each time
+        further = stand_in[stand_in]
+        if np.array_equal(further, stand_in):
+            break
+        stand_in = further
+    is_carried = np.zeros(stand_in.size, dtype=bool)
+    is_carried[carried] = True
+    features = np.flatnonzero(is_carried[stand_in]).astype(np.int64)
+    return features, np.searchsorted(carried, stand_in[features])

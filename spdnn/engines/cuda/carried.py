@@ -1,0 +1,212 @@
+"""The features that a run carries: their activations, and lists of who they are."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from spdnn.engines.cuda.device import HINT, Device
+from spdnn.engines.cuda.placing import Inputs, copied
+from spdnn.engines.cuda.sizes import Kernels
+from spdnn.engines.kernels.gpu import LANES
+from spdnn.errors import DeviceError
+from spdnn.plan.cuda import N_OUTPUTS, CudaPlan
+
+MOST_FEATURES = 65535 * 16
+"""Features on the device at most: the grid's second axis ends there."""
+
+MEMORY_SHARE = 0.9
+"""Of the memory left beside the weights for the activations."""
+
+LIST_BYTES = 2 * (4 + 8 + 8) + 4 * 8
+"""A feature's numbers beside its activations."""
+
+
+@dataclass(eq=False)
+class Survivors:
+    """Features on the host that wait to be taken on: a row each."""
+
+    ids: npt.NDArray[np.int64]
+    stands_for: npt.NDArray[np.int64]
+    activations: npt.NDArray[np.float32]
+
+
+def joined(waiting: list[Survivors], capacity: int) -> list[Survivors]:
+    """Survivors of several batches in as few groups of at most `capacity` as there can be."""
+    if not waiting:
+        return []
+    columns = zip(*((s.ids, s.stands_for, s.activations) for s in waiting), strict=True)
+    ids, stands_for, activations = map(np.concatenate, columns)
+    groups = [slice(first, first + capacity) for first in range(0, ids.size, capacity)]
+    return [Survivors(ids[group], stands_for[group], activations[group]) for group in groups]
+
+
+def capacity_of(device: Device, plan: CudaPlan, n_features: int) -> int:
+    """Features that the device is to hold at a time: all of them, or what fits, in whole tiles.
+
+    Raises
+    ------
+    DeviceError
+        If not even one tile fits.
+    """
+    free = int(MEMORY_SHARE * device.free_bytes())
+    per_tile = LANES * (2 * 4 * plan.max_width + LIST_BYTES)
+    n_tiles = min(free // per_tile, MOST_FEATURES // LANES)
+    if n_tiles < 1:
+        raise DeviceError(
+            f"{LANES} features of {plan.max_width} neurons need {per_tile / 2**20:.1f} MiB, "
+            f"{device.name} has {free / 2**20:.1f} MiB left beside the weights: {HINT}"
+        )
+    return max(1, min(n_tiles, -(-n_features // LANES))) * LANES
+
+
+class Carried:
+    """Two buffers of activations and two of lists: a step reads one and writes the other.
+
+    Attributes
+    ----------
+    capacity : int
+        Features that there is room for.
+    n : int
+        Features carried, as far as the host knows: an upper bound between two looks.
+    y, live, ids, stands_for, n_live : list of DeviceArray
+        Activations in tiles, and in list order which feature of `y` each is, its number
+        among all, how many it stands for, and how many there are.
+    at, of : int
+        Which of the two buffers of activations, and of lists, is to be read.
+    flags : DeviceArray
+        Set by kernels for features to go on with, all zero between steps.
+    cursor : DeviceArray
+        The step to be run.
+    counts : DeviceArray, shape (3, n_layers), int64
+        Live features after each layer, distinct ones of them, features that entered.
+    places : DeviceArray
+        The numbers from 0.
+    n_neurons : int
+        Of the activations to be read.
+    """
+
+    def __init__(self, device: Device, kernels: Kernels, plan: CudaPlan, n_features: int) -> None:
+        self.device, self.kernels, self.plan = device, kernels, plan
+        self.capacity = capacity_of(device, plan, n_features)
+        size = self.capacity * plan.max_width
+        self.y = [device.empty(size, np.float32) for _ in range(2)]
+        self.live = [device.empty(self.capacity, np.int32) for _ in range(2)]
+        self.ids = [device.empty(self.capacity, np.int64) for _ in range(2)]
+        self.stands_for = [device.empty(self.capacity, np.int64) for _ in range(2)]
+        self.n_live = [device.empty(1, np.int32) for _ in range(2)]
+        self.flags = device.empty(self.capacity, np.int32)
+        self.cursor = device.empty(1, np.int64)
+        self.counts = device.empty((3, plan.n_layers), np.int64)
+        for array in (self.flags, self.cursor, self.counts):
+            device.fill(array, 0)
+        self.steps = copied(device, plan.arrays.steps)
+        self.places = copied(device, np.arange(self.capacity, dtype=np.int32))
+        self.position = copied(device, plan.load_position)
+        self.at = self.of = self.n = 0
+        self.n_neurons = plan.n_loaded
+
+    def load(self, inputs: Inputs, start: int, stop: int) -> None:
+        """Take features `start` to `stop` up from their inputs."""
+        n = stop - start
+        self._begin(np.arange(start, stop, dtype=np.int64), np.ones(n, dtype=np.int64), 0)
+        self.device.launch(
+            self.kernels.load(inputs.has_values),
+            (-(-n // LANES),),
+            self.kernels.sizes.threads,
+            (
+                inputs.indptr,
+                inputs.indices,
+                inputs.values,
+                self.position,
+                self.plan.n_loaded,
+                start - inputs.first,
+                n,
+                inputs.origin,
+                self.y[0],
+            ),
+        )
+
+    def upload(self, survivors: Survivors, first_step: int) -> None:
+        """Take survivors on, before step `first_step`."""
+        n, n_neurons = survivors.activations.shape
+        padded = np.zeros((-(-n // LANES) * LANES, n_neurons), dtype=np.float32)
+        padded[:n] = survivors.activations
+        tiles = padded.reshape(-1, LANES, n_neurons).transpose(0, 2, 1)
+        self._begin(survivors.ids, survivors.stands_for, first_step)
+        self.device.write(self.y[0], np.ascontiguousarray(tiles).reshape(-1))
+
+    def _begin(
+        self, ids: npt.NDArray[np.int64], stands_for: npt.NDArray[np.int64], first_step: int
+    ) -> None:
+        """List features that stand, or will, in their places in buffer 0."""
+        device = self.device
+        self.at = self.of = 0
+        self.n = ids.size
+        device.write(self.live[0], np.arange(self.n, dtype=np.int32))
+        device.write(self.ids[0], ids)
+        device.write(self.stands_for[0], stands_for)
+        device.write(self.n_live[0], np.array([self.n], dtype=np.int32))
+        device.write(self.cursor, np.array([first_step], dtype=np.int64))
+
+    def download(self, *, whole: bool) -> Survivors:
+        """Copy the features to the host, their activations only if the `whole` is wanted."""
+        device, n_neurons = self.device, self.n_neurons
+        ids = device.read(self.ids[self.of], self.n)
+        stands_for = device.read(self.stands_for[self.of], self.n)
+        rows = np.empty((self.n, 0), dtype=np.float32)
+        if whole:
+            live = device.read(self.live[self.of], self.n)
+            n_tiles = int(live.max(initial=-1)) // LANES + 1
+            n_numbers = n_tiles * LANES * n_neurons
+            tiles = device.read(self.y[self.at], n_numbers)[:n_numbers]
+            tiles = tiles.reshape(n_tiles, n_neurons, LANES)
+            rows = tiles[live // LANES, :, live % LANES]
+        return Survivors(ids, stands_for, rows)
+
+    def read_n(self) -> None:
+        """Learn how many features are carried."""
+        self.n = int(self.device.read(self.n_live[self.of])[0])
+
+    def shorten(self, *, after_step: bool = False, in_place: bool = False) -> None:
+        """Keep the features whose flags are set; the lists change places.
+
+        Parameters
+        ----------
+        after_step : bool
+            Whether it is behind the step that the cursor names.
+        in_place : bool
+            Whether features stand where their places in the list say.
+        """
+        of, other = self.of, 1 - self.of
+        kernels = self.kernels
+        self.device.launch(
+            kernels.list_after_step if after_step else kernels.shorten_list,
+            (1,),
+            kernels.sizes.list_threads,
+            (
+                self.flags,
+                self.n_live[of],
+                self.places if in_place else self.live[of],
+                self.ids[of],
+                self.stands_for[of],
+                self.live[other],
+                self.n_live[other],
+                self.ids[other],
+                self.stands_for[other],
+                self.cursor,
+                self.steps,
+                self.counts,
+            ),
+        )
+        self.of = other
+
+    def after_step(self, step: int) -> None:
+        """Note that the activations are those after a step."""
+        self.n_neurons = int(self.plan.arrays.steps[step, N_OUTPUTS])
+
+
+def lists_of(carried: Carried) -> tuple[Any, Any]:
+    """What kernels read to find the features: where they stand, and how many there are."""
+    return carried.live[carried.of], carried.n_live[carried.of]

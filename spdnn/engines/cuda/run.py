@@ -1,0 +1,329 @@
+"""One run of features through a plan, stage by stage."""
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from spdnn.engines.base import DeviceSeconds, Output, Progress
+from spdnn.engines.cuda.carried import Carried, Survivors, joined, lists_of
+from spdnn.engines.cuda.device import Device, DeviceArray
+from spdnn.engines.cuda.equal import EqualFeatures
+from spdnn.engines.cuda.placing import Loaded, Window, place_inputs
+from spdnn.engines.cuda.sizes import Kernels
+from spdnn.engines.kernels.gpu import LANES
+from spdnn.plan.cuda import (
+    END_BUNDLE,
+    END_ELL,
+    FIRST_BUNDLE,
+    FIRST_ELL,
+    N_INPUTS,
+    WINDOWED,
+    CudaPlan,
+    resident_bytes,
+    resident_choices,
+)
+
+STAGE_ENDS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 28, 32, 40, 48, 64, 96, 128, 256, 512, 1024)
+"""Layers behind which the host learns how many features are live, or equal."""
+
+HEAD_END = 16
+"""Layers behind which the survivors of several batches are taken on together."""
+
+CAPTURED_STEPS = 8
+"""Steps of a graph, an even number: they end in the buffers in which they began."""
+
+LEAST_CAPTURED = 4
+"""Times that a graph must be launched to be worth its making."""
+
+GROUP_ARRAYS = ("bundles", "groups", "group_inputs", "group_weights")
+ELL_ARRAYS = ("ell_blocks", "stages", "slices", "maps", "ell_indices", "ell_weights")
+RESIDENT_ARRAYS = (
+    "steps",
+    "caps",
+    "bundles",
+    "groups",
+    "group_inputs",
+    "group_pairs",
+    "ell_blocks",
+    "stages",
+    "slices",
+    "ell_indices",
+    "ell_weights",
+    "bias",
+    "origins",
+)
+"""What kernels take of a plan, in their order."""
+
+
+class Stage(NamedTuple):
+    """Steps `first` to `end` (excluded), all in one window.
+
+    `end_layer` is how many layers are done at their end; 0 where they end within a layer.
+    """
+
+    window: int
+    first: int
+    end: int
+    end_layer: int
+
+
+def cut_stages(plan: CudaPlan, windows: list[Window]) -> list[Stage]:
+    """Cut a plan at the ends of stages and of windows."""
+    layers = {int(end): number + 1 for number, end in enumerate(plan.steps_end())}
+    ends = {end for end, layer in layers.items() if layer in STAGE_ENDS}
+    ends |= {window.end for window in windows}
+    of_end = [window.end for window in windows]
+    return [
+        Stage(int(np.searchsorted(of_end, end)), first, end, layers.get(end, 0))
+        for first, end in pairwise([0, *sorted(ends)])
+    ]
+
+
+class Run:
+    """Runs features through a plan, once."""
+
+    def __init__(
+        self,
+        device: Device,
+        kernels: Kernels,
+        plan: CudaPlan,
+        loaded: Loaded,
+        keeps_activations: bool,
+        progress: Progress | None,
+    ) -> None:
+        self.device, self.kernels, self.plan = device, kernels, plan
+        self.features, self.inputs, self.weights = loaded.features, loaded.inputs, loaded.weights
+        self.keeps_activations, self.progress = keeps_activations, progress
+        n_features = self.features.n_features
+        self.carried = Carried(device, kernels, plan, n_features)
+        self.equal = None
+        if plan.mode == "merge":
+            capacity = self.carried.capacity
+            self.equal = EqualFeatures(device, kernels, n_features, plan.n_layers, capacity)
+        self.stages = cut_stages(plan, self.weights.windows)
+        self.results: list[Survivors] = []
+        self._kernel_spans: list[tuple[Any, Any]] = []
+        self._copy_spans: list[tuple[Any, Any]] = []
+        self._graphs: dict[tuple[int, int, int], Callable[[], None]] = {}
+        self._feature_steps_done = 0
+
+    def output(self) -> Output:
+        """Run everything."""
+        carried, n_features = self.carried, self.features.n_features
+        starts = range(0, n_features, carried.capacity)
+        ends_head = [stage.end_layer >= HEAD_END for stage in self.stages]
+        n_head = ends_head.index(True) + 1 if len(starts) > 1 and any(ends_head) else None
+        waiting: list[Survivors] = []
+        for start in starts:
+            self._load(start, min(start + carried.capacity, n_features))
+            self._run_stages(self.stages[:n_head])
+            if n_head is not None:
+                waiting.append(carried.download(whole=True))
+            else:
+                self._keep_result()
+        waiting = [survivors for survivors in waiting if survivors.ids.size]
+        for survivors in joined(waiting, carried.capacity):
+            carried.upload(survivors, self.stages[n_head or 0].first)
+            self._run_stages(self.stages[n_head:])
+            self._keep_result()
+        return self._gathered()
+
+    def _gathered(self) -> Output:
+        device, plan = self.device, self.plan
+        ids = np.concatenate([part.ids for part in self.results] or [np.empty(0, np.int64)])
+        order = np.argsort(ids, kind="stable")
+        live, of_live = ids[order], order
+        n_live, n_distinct, n_entered = device.read(self.carried.counts)
+        if self.equal is not None:
+            live, place = self.equal.expand(ids[order])
+            of_live = order[place]
+            n_distinct = n_distinct - self.equal.merged
+        activations = None
+        if self.keeps_activations:
+            activations = np.empty((0, plan.output_position.size), dtype=np.float32)
+            if self.results:
+                by_position = np.concatenate([part.activations for part in self.results])
+                activations = by_position[of_live][:, plan.output_position]
+        edges = n_entered * np.array(plan.layer_edges, dtype=np.int64)
+        seconds = DeviceSeconds(
+            sum(device.seconds_between(*span) for span in self._kernel_spans),
+            sum(device.seconds_between(*span) for span in self._copy_spans),
+        )
+        return Output(live, n_live, n_distinct, edges, activations, device_seconds=seconds)
+
+    def _load(self, start: int, stop: int) -> None:
+        """Take features up from their inputs, which are copied now if they did not fit before."""
+        inputs = self.inputs
+        if inputs is None:
+            began = self.device.record()
+            inputs = place_inputs(self.device, self.features, start, stop)
+            self._copy_spans.append((began, self.device.record()))
+        began = self.device.record()
+        self.carried.load(inputs, start, stop)
+        self._kernel_spans.append((began, self.device.record()))
+
+    def _keep_result(self) -> None:
+        if self.carried.n:
+            self.results.append(self.carried.download(whole=self.keeps_activations))
+
+    def _run_stages(self, stages: list[Stage]) -> None:
+        """Run the features on the device through stages, until none is left."""
+        carried, device = self.carried, self.device
+        if self.weights.is_streamed:
+            device.release()
+        for number, stage in enumerate(stages):
+            if not carried.n:
+                return
+            arrays = self._window(stage.window)
+            entered, began = carried.n, device.record()
+            if self.plan.is_resident:
+                self._run_resident(stage, arrays)
+            else:
+                self._run_steps(stage, arrays)
+            carried.after_step(stage.end - 1)
+            carried.read_n()
+            is_last = stage.end == self.plan.n_steps
+            if self.equal is not None and stage.end_layer and not is_last and carried.n > 1:
+                self.equal.merge(carried, stage.end_layer)
+            self._kernel_spans.append((began, device.record()))
+            if number + 1 < len(stages) and stages[number + 1].window != stage.window:
+                device.release()
+            self._report(stage, entered)
+
+    def _report(self, stage: Stage, entered: int) -> None:
+        """Count a stage as done; features that are no longer carried are done with all steps."""
+        if self.progress is None:
+            return
+        n_steps = self.plan.n_steps
+        gone = entered - self.carried.n
+        self._feature_steps_done += entered * (stage.end - stage.first)
+        self._feature_steps_done += gone * (n_steps - stage.end)
+        self.progress(self._feature_steps_done / (self.features.n_features * n_steps))
+
+    def _window(self, number: int) -> dict[str, DeviceArray]:
+        """The arrays of a window; has the next one copied meanwhile."""
+        weights = self.weights
+        if not weights.is_streamed:
+            return weights.tables | weights.slots[0]
+        if weights.held[number % 2] != number:
+            self._copy_window(number)
+        self.device.await_ahead()
+        following = number + 1
+        if following < len(weights.windows) and weights.held[following % 2] != following:
+            # Its slot was let go by the window before this one.
+            self._copy_window(following)
+        return weights.tables | weights.slots[number % 2]
+
+    def _copy_window(self, number: int) -> None:
+        weights, device = self.weights, self.device
+        assert weights.pinned is not None
+        window, slot = weights.windows[number], weights.slots[number % 2]
+        began = device.record(ahead=True)
+        for column, name in enumerate(WINDOWED):
+            first, end = (int(self.plan.extents[step, column]) for step in window)
+            device.write(slot[name], weights.pinned[name][first:end], ahead=True)
+        device.write(slot["origins"], weights.pinned["origins"][window.first], ahead=True)
+        weights.held[number % 2] = number
+        self._copy_spans.append((began, device.record(ahead=True)))
+
+    def _run_resident(self, stage: Stage, arrays: dict[str, DeviceArray]) -> None:
+        """One launch for all steps of a stage."""
+        carried, plan, sizes = self.carried, self.plan, self.kernels.sizes
+        has_groups = plan.arrays.bundles.shape[0] > 0
+        features = self._resident_features()
+        self.device.launch(
+            self.kernels.resident(features, has_groups),
+            (-(-carried.n // features),),
+            sizes.resident_threads[0 if has_groups else 1],
+            (
+                carried.y[carried.at],
+                carried.y[1 - carried.at],
+                *lists_of(carried),
+                int(plan.arrays.steps[stage.first, N_INPUTS]),
+                stage.first,
+                stage.end,
+                plan.max_width,
+                *(arrays[name] for name in RESIDENT_ARRAYS),
+                carried.stands_for[carried.of],
+                carried.counts,
+                carried.flags,
+            ),
+            resident_bytes(plan.max_width, features),
+        )
+        carried.at = 1 - carried.at
+        carried.shorten(in_place=True)
+
+    def _resident_features(self) -> int:
+        """Features of a block: as many as fit, unless half of the multiprocessors would idle."""
+        choices = resident_choices(self.plan.max_width, self.plan.shape.shared_bytes)
+        n_wanted = self.device.n_multiprocessors / 2
+        return next((c for c in choices if self.carried.n >= c * n_wanted), choices[-1])
+
+    def _run_steps(self, stage: Stage, arrays: dict[str, DeviceArray]) -> None:
+        """A launch or two a step, and one that lists; as graphs where there are many steps."""
+        first = stage.first
+        n_graphs = (stage.end - first) // CAPTURED_STEPS
+        if n_graphs >= LEAST_CAPTURED and not self.weights.is_streamed:
+            graph = self._graph(arrays)
+            for _ in range(n_graphs):
+                graph()
+            first += n_graphs * CAPTURED_STEPS
+        steps = self.plan.arrays.steps[first : stage.end]
+        n_bundles = steps[:, END_BUNDLE] - steps[:, FIRST_BUNDLE]
+        n_blocks = steps[:, END_ELL] - steps[:, FIRST_ELL]
+        for of_step in zip(n_bundles.tolist(), n_blocks.tolist(), strict=True):
+            self._launch_step(arrays, *of_step, self.carried.n)
+
+    def _graph(self, arrays: dict[str, DeviceArray]) -> Callable[[], None]:
+        """A graph of some steps, with which any steps of the plan can be run.
+
+        Which steps they are, the cursor on the device says; the graph's grid covers the
+        largest. It holds for as many features as it was made for, or down to a half of them.
+        """
+        carried, steps = self.carried, self.plan.arrays.steps
+        for (at, of, n), graph in self._graphs.items():
+            if (at, of) == (carried.at, carried.of) and n // 2 <= carried.n <= n:
+                return graph
+        n_bundles = int((steps[:, END_BUNDLE] - steps[:, FIRST_BUNDLE]).max())
+        n_blocks = int((steps[:, END_ELL] - steps[:, FIRST_ELL]).max())
+        key = (carried.at, carried.of, carried.n)
+
+        def launches() -> None:
+            for _ in range(CAPTURED_STEPS):
+                self._launch_step(arrays, n_bundles, n_blocks, key[2])
+
+        self._graphs[key] = self.device.captured(launches)
+        return self._graphs[key]
+
+    def _launch_step(
+        self, arrays: dict[str, DeviceArray], n_bundles: int, n_blocks: int, n: int
+    ) -> None:
+        """Launch the step that the cursor names, for up to `n` features, and list what is live."""
+        carried, device, sizes = self.carried, self.device, self.kernels.sizes
+        beginning = (
+            carried.y[carried.at],
+            carried.y[1 - carried.at],
+            *lists_of(carried),
+            carried.cursor,
+            arrays["steps"],
+            arrays["caps"],
+        )
+        ending = (arrays["bias"], arrays["origins"], carried.flags)
+        if n_bundles:
+            device.launch(
+                self.kernels.grouped,
+                (n_bundles, -(-n // (LANES * sizes.lane_features))),
+                sizes.shape.bundle * LANES,
+                (*beginning, *(arrays[name] for name in GROUP_ARRAYS), *ending),
+            )
+        if n_blocks:
+            device.launch(
+                self.kernels.staged,
+                (n_blocks, -(-n // sizes.minibatch)),
+                sizes.shape.warps * LANES,
+                (*beginning, *(arrays[name] for name in ELL_ARRAYS), *ending),
+            )
+        carried.at = 1 - carried.at
+        carried.shorten(after_step=True)

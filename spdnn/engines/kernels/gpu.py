@@ -1,0 +1,125 @@
+"""The one door to the compiler of GPU kernels: numba-cuda, or what comes after it.
+
+Everything that this package takes from the compiler is in this module, so that another one with
+the same language (numba-cuda-mlir) is one import away; see docs/decisions/0005. Under
+``NUMBA_ENABLE_CUDASIM=1`` kernels run in the simulator, in Python, without a GPU.
+"""
+
+import importlib.util
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+if importlib.util.find_spec("numba_cuda") is None:
+    raise ImportError("numba-cuda is not installed")
+
+from numba import config, cuda, float32, int32, int64, typeof, types, uint16, uint32, uint64
+
+__all__ = [
+    "ALIGNED",
+    "LANES",
+    "SIMULATED",
+    "compile_for",
+    "compile_ptx",
+    "cuda",
+    "float32",
+    "int32",
+    "int64",
+    "int_as_float",
+    "kernel",
+    "launch_errors",
+    "let_share",
+    "uint16",
+    "uint32",
+    "uint64",
+]
+
+LANES = 32
+"""Threads of a warp."""
+
+SIMULATED = bool(config.ENABLE_CUDASIM)
+"""Whether kernels run in the simulator."""
+
+ALIGNED = None if SIMULATED else 16
+"""Alignment in bytes of shared memory that is read four numbers at a time."""
+
+_USUAL_SHARED_BYTES = 48 << 10
+"""Dynamic shared memory that any launch may ask for; more needs an attribute of the kernel."""
+
+
+def _int_as_float(bits: Any) -> Any:
+    return np.int32(bits).view(np.float32)
+
+
+int_as_float: Any = (
+    _int_as_float if SIMULATED else importlib.import_module("numba.cuda.libdevice").int_as_float
+)
+"""The float32 number of 32 bits; a scalar's `view` would need a device to compile."""
+
+
+def kernel(function: Callable[..., Any], max_registers: int | None = None) -> Any:
+    """Make a kernel of a function, compiled when it is first launched.
+
+    Parameters
+    ----------
+    function : callable
+        Of arrays and numbers.
+    max_registers : int, optional
+        Registers a thread at most: what the occupancy wanted leaves.
+    """
+    if SIMULATED:
+        return cuda.jit(function)
+    return cuda.jit(function, max_registers=max_registers)
+
+
+def compile_for(compiled: Any, arguments: tuple[Any, ...]) -> None:
+    """Compile a kernel for such arguments now, not when it is first launched."""
+    if not SIMULATED:
+        compiled.compile(tuple(map(typeof, arguments)))
+
+
+def launch_errors() -> tuple[type[Exception], ...]:
+    """What the compiler's driver raises when a module or a launch fails."""
+    from numba.cuda.cudadrv.driver import CudaAPIError, LinkerError
+
+    of_launch = importlib.import_module("cuda.core._utils.cuda_utils")
+    return of_launch.CUDAError, CudaAPIError, LinkerError
+
+
+def let_share(compiled: Any, n_bytes: int) -> None:
+    """Let a kernel that has been launched be launched with so much dynamic shared memory.
+
+    Notes
+    -----
+    numba-cuda has no public way to set this attribute (its issue 94), so that this function takes
+    the one that numba-cuda itself takes for the carve-out; nothing else here is private.
+    """
+    if SIMULATED or n_bytes <= _USUAL_SHARED_BYTES:
+        return
+    from numba.cuda.cudadrv.driver import binding, driver
+
+    attribute = binding.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    for overload in compiled.overloads.values():
+        function = overload._codelibrary.get_cufunc()
+        driver.cuKernelSetAttribute(attribute, n_bytes, function.handle, function.device.id)
+
+
+@cache
+def array_of(dtype: str, n_dimensions: int = 1) -> Any:
+    """The compiler's type of a C-ordered array, such as ``array_of("float32", 2)``."""
+    return types.Array(getattr(types, dtype), n_dimensions, "C")
+
+
+def compile_ptx(
+    function: Callable[..., Any],
+    signature: tuple[Any, ...],
+    capability: tuple[int, int],
+) -> str:
+    """Compile a kernel to PTX; needs neither a GPU nor a driver."""
+    text: str
+    text, _ = cuda.compile(
+        function, signature, cc=capability, device=False, abi="numba", output="ptx"
+    )
+    return text

@@ -1,0 +1,533 @@
+"""The GPU engine's plan: all layers as steps, all steps as bundles of groups and ELL blocks.
+
+Outputs that share their inputs are groups of up to 16, groups of about equally many inputs a
+bundle: what a block of threads takes at a time. Other outputs are staged ELL (`spdnn.plan.ell`).
+Outputs are renumbered, groups first, so that a group's outputs lie side by side. All steps lie in
+long arrays with 64-bit offsets, of which a device may hold all or a window.
+
+A network whose activations fit into a block's shared memory, and whose weights are few beside
+them, is planned for the resident kernel, which takes features through many layers in one launch.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from spdnn.jit import jit
+from spdnn.memory import require_bytes
+from spdnn.network import Layer, Network, may_drop_after
+from spdnn.plan.ell import LARGEST_BUFFER, Ell, cut_ell
+from spdnn.plan.groups import NOTHING, group_columns
+from spdnn.plan.merge import merge_layer
+from spdnn.work import Work
+
+(
+    FIRST_BUNDLE,
+    END_BUNDLE,
+    FIRST_ELL,
+    END_ELL,
+    N_INPUTS,
+    N_OUTPUTS,
+    BIAS_START,
+    IS_RELU,
+    TESTS_NONZERO,
+    MAY_DROP,
+    LAYER,
+) = range(11)
+"""Columns of the step table."""
+
+NO_LAYER = -1
+"""In column LAYER: a step that only takes sums for the one behind it."""
+
+UNROLL = 4
+"""Inputs of a group are padded to a multiple of this, with weight 0: kernels load so many ahead."""
+
+LEAST_SHARED = 4
+"""Outputs from which a group is cheaper as a dense product that is padded to 16 than in ELL."""
+
+RESIDENT_FEATURES = (16, 8, 4)
+"""Features that a block of the resident kernel may carry."""
+
+RESIDENT_STATIC_BYTES = 1 << 10
+"""Shared memory of the resident kernel beside the activations: flags, and what the system keeps."""
+
+BYTES_PER_EDGE = 8
+"""Weight and index: what a plan takes for an edge, roughly."""
+
+_HINT = "take fewer --layers or a machine with more memory"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes that plan and kernels agree on.
+
+    Attributes
+    ----------
+    bundle : int
+        Groups of a bundle: the warps of a block of the grouped kernel.
+    rows : int
+        Outputs of a group, an even number.
+    warps : int
+        Slices of an ELL block.
+    buffer : int
+        Inputs that the staged kernel holds in shared memory at a time.
+    shared_bytes : int
+        Shared memory that a block may have: 0 plans nothing for the resident kernel.
+    """
+
+    bundle: int = 8
+    rows: int = 16
+    warps: int = 4
+    buffer: int = 240
+    shared_bytes: int = 163 << 10
+
+
+class CudaArrays(NamedTuple):
+    """What the kernels read.
+
+    Attributes
+    ----------
+    steps : ndarray, shape (n_steps, 11), int64
+        First bundle and ELL block and the ends of them, inputs, outputs, where the bias begins,
+        whether negative sums are cut off, whether the bias counts only for sums that are not zero,
+        whether features without activations may be dropped after it, which layer it ends.
+    caps : ndarray, shape (n_steps,), float32
+        Largest activation; infinite for none.
+    bundles : ndarray, shape (n_bundles, 2), int64
+        Inputs of its groups, padded, and where they begin; their weights begin at that place
+        times the rows of a group.
+    groups : ndarray, shape (n_bundles * bundle, 2), int64
+        First output and outputs; none in groups that fill up a bundle.
+    ell_blocks, stages, slices : ndarray, int64
+        See `spdnn.plan.ell`; first outputs are those of the step, starts those of the long arrays.
+    bias : ndarray, float32
+        Of each output of each step, in plan order; equal neighbours share theirs. As many
+        zeros as a group has rows are at the end: a group reads as many, whatever its size.
+    group_inputs : ndarray, int32
+        Positions, ``[k, group]``.
+    group_weights : ndarray, float32
+        ``[k, pair of outputs, group, output of the pair]``.
+    maps : ndarray, int32
+    ell_indices : ndarray, uint16
+    ell_weights : ndarray, float32
+    """
+
+    steps: npt.NDArray[np.int64]
+    caps: npt.NDArray[np.float32]
+    bundles: npt.NDArray[np.int64]
+    groups: npt.NDArray[np.int64]
+    ell_blocks: npt.NDArray[np.int64]
+    stages: npt.NDArray[np.int64]
+    slices: npt.NDArray[np.int64]
+    bias: npt.NDArray[np.float32]
+    group_inputs: npt.NDArray[np.int32]
+    group_weights: npt.NDArray[np.float32]
+    maps: npt.NDArray[np.int32]
+    ell_indices: npt.NDArray[np.uint16]
+    ell_weights: npt.NDArray[np.float32]
+
+
+WINDOWED = ("group_inputs", "group_weights", "maps", "ell_indices", "ell_weights")
+"""The arrays of which a device may hold a window of some steps."""
+
+
+@dataclass(frozen=True, eq=False)
+class CudaPlan:
+    """A network made ready for the GPU engine.
+
+    Attributes
+    ----------
+    mode : str
+        "edges" or "merge".
+    shape : Shape
+    is_resident : bool
+        Whether it is planned for the resident kernel.
+    arrays : CudaArrays
+    extents : ndarray, shape (n_steps + 1, 5), int64
+        Where each step begins in each of the `WINDOWED` arrays.
+    layer_edges : tuple of int
+        Edges that each layer evaluates for a feature; sums that are taken first count.
+    additions : int
+        How many of `layer_edges`, all together, are such sums.
+    load_position : ndarray, shape (n_inputs,), int32
+        Where in the first tile each input is added; `n_loaded` for none.
+    n_loaded : int
+        Neurons of the first tile.
+    max_width : int
+        Most neurons before or after any step.
+    output_position : ndarray, shape (n_outputs,), int32
+        Where each output of the network stands after the last step.
+    """
+
+    mode: str
+    shape: Shape
+    is_resident: bool
+    arrays: CudaArrays
+    extents: npt.NDArray[np.int64]
+    layer_edges: tuple[int, ...]
+    additions: int
+    load_position: npt.NDArray[np.int32]
+    n_loaded: int
+    max_width: int
+    output_position: npt.NDArray[np.int32]
+
+    @property
+    def n_layers(self) -> int:
+        """Number of layers."""
+        return len(self.layer_edges)
+
+    @property
+    def n_steps(self) -> int:
+        """Number of steps."""
+        return len(self.extents) - 1
+
+    @property
+    def work(self) -> Work:
+        """What is computed for a feature."""
+        steps = self.arrays.steps
+        n_neurons = int(steps[steps[:, LAYER] != NO_LAYER, N_OUTPUTS].sum())
+        return Work(n_neurons, sum(self.layer_edges) - self.additions, self.additions)
+
+    @property
+    def n_bytes(self) -> int:
+        """Size of the arrays in bytes."""
+        return sum(int(array.nbytes) for array in self.arrays)
+
+    def steps_end(self) -> npt.NDArray[np.int64]:
+        """The step behind each layer's last, shape (n_layers,)."""
+        return np.flatnonzero(self.arrays.steps[:, LAYER] != NO_LAYER) + 1
+
+    def step_bytes(self) -> npt.NDArray[np.int64]:
+        """Bytes of the windowed arrays that each step needs, shape (n_steps,)."""
+        sizes = [getattr(self.arrays, name).itemsize for name in WINDOWED]
+        total: npt.NDArray[np.int64] = np.diff(self.extents, axis=0) @ np.array(sizes)
+        return total
+
+
+def plan_cuda(network: Network, mode: str, shape: Shape) -> CudaPlan:
+    """Plan a network.
+
+    Parameters
+    ----------
+    network : Network
+    mode : {"edges", "merge"}
+        "edges" keeps every edge; "merge" computes once what must be equal.
+    shape : Shape
+
+    Raises
+    ------
+    DeviceError
+        If the plan does not fit into memory.
+    """
+    if mode == "edges":
+        require_bytes(
+            network.n_edges * BYTES_PER_EDGE, f"the plan of {network.n_layers} layers", _HINT
+        )
+        widths = [network.n_inputs, *(n_outputs for _, n_outputs in network.shapes)]
+        is_resident = suits_resident(widths, network.n_edges, shape)
+        steps = _Steps(shape, network.n_inputs, is_resident)
+        for layer in network.layers:
+            bias = np.broadcast_to(layer.bias, layer.n_outputs)
+            steps.add(_Step(layer.weights, bias, layer))
+        inputs = np.arange(network.n_inputs, dtype=np.int32)
+        return steps.plan(mode, inputs, steps.position)
+    merged = _merged(network)
+    widths = [merged.n_loaded, *(step.weights.shape[1] for step, _ in merged.steps)]
+    n_edges = sum(step.weights.nnz for step, _ in merged.steps)
+    steps = _Steps(shape, merged.n_loaded, suits_resident(widths, n_edges, shape))
+    for step, n_sums in merged.steps:
+        steps.add(step, n_sums)
+    return steps.plan(mode, merged.load_position, steps.position[merged.last_class])
+
+
+def row_stride(features: int) -> int:
+    """Floats from a row of `features` floats in shared memory to the next.
+
+    Rows stay aligned for loads of four, and eight rows side by side begin in eight different
+    quarters of the banks.
+    """
+    return features if features == 4 else features + 4
+
+
+def resident_bytes(max_width: int, features: int) -> int:
+    """Dynamic shared memory of a block of the resident kernel."""
+    return 2 * 4 * max_width * row_stride(features)
+
+
+def resident_choices(max_width: int, shared_bytes: int) -> list[int]:
+    """Features that a block of the resident kernel can carry, the most first."""
+    room = shared_bytes - RESIDENT_STATIC_BYTES
+    return [count for count in RESIDENT_FEATURES if resident_bytes(max_width, count) <= room]
+
+
+def suits_resident(widths: list[int], n_edges: int, shape: Shape) -> bool:
+    """Whether the resident kernel moves fewer bytes than a launch a step would.
+
+    It reads all weights once for the features of a block; a launch a step moves every
+    activation three times: read by two groups, and written.
+
+    Parameters
+    ----------
+    widths : list of int
+        Neurons before the first step and after each.
+    n_edges : int
+        Of all steps; a weight is 4 bytes, and groups have few indices.
+    shape : Shape
+    """
+    choices = resident_choices(max(widths), shape.shared_bytes)
+    return bool(choices) and 4 * n_edges / choices[0] <= 3 * 4 * sum(widths[1:])
+
+
+class _Step(NamedTuple):
+    """One step before it is cut; `layer` is None where it only takes sums."""
+
+    weights: sp.csr_array
+    bias: npt.NDArray[np.float32]
+    layer: Layer | None
+
+
+class _Merged(NamedTuple):
+    """A network after merging: its steps, each with the sums that were taken on the way to it."""
+
+    steps: list[tuple[_Step, int]]
+    load_position: npt.NDArray[np.int32]
+    n_loaded: int
+    last_class: npt.NDArray[np.int32]
+
+
+def _merged(network: Network) -> _Merged:
+    """Merge the neurons of all layers; a layer becomes one step or two."""
+    n_loaded = network.n_inputs
+    load_position = input_class = np.arange(n_loaded, dtype=np.int32)
+    steps: list[tuple[_Step, int]] = []
+    n_classes = n_loaded
+    for number, layer in enumerate(network.layers):
+        merged = merge_layer(layer, input_class, n_classes)
+        n_sums = 0
+        if merged.sums is not None and number == 0:
+            # Nothing is merged yet: every input is in one sum at most, taken while loading.
+            n_sums = network.n_inputs
+            n_loaded = merged.sums.shape[1]
+            load_position = np.full(n_sums, n_loaded, dtype=np.int32)
+            load_position[np.diff(merged.sums.indptr) > 0] = merged.sums.indices
+        elif merged.sums is not None:
+            n_sums = merged.sums.nnz
+            zeros = np.zeros(merged.sums.shape[1], dtype=np.float32)
+            steps.append((_Step(merged.sums, zeros, None), 0))
+        steps.append((_Step(merged.weights, merged.bias, layer), n_sums))
+        input_class, n_classes = merged.output_class, merged.bias.size
+    return _Merged(steps, load_position, n_loaded, input_class)
+
+
+class _Steps:
+    """Cuts steps; keeps track of where each neuron stands after the last of them."""
+
+    def __init__(self, shape: Shape, n_loaded: int, is_resident: bool) -> None:
+        self.position = np.arange(n_loaded, dtype=np.int32)
+        self._shape, self._is_resident = shape, is_resident
+        self._n_loaded = n_loaded
+        self._steps: list[list[int]] = []
+        self._caps: list[float] = []
+        self._parts: dict[str, list[npt.NDArray[Any]]] = {
+            name: [] for name in CudaArrays._fields if name not in ("steps", "caps")
+        }
+        self._lengths = dict.fromkeys(self._parts, 0)
+        self._extents = [[0] * len(WINDOWED)]
+        self._layer_edges: list[int] = []
+        self._additions = 0
+        self._maps_zero_to_zero: list[bool] = []
+
+    def add(self, step: _Step, n_sums: int = 0) -> None:
+        """Cut a step; `n_sums` inputs were added up for it before."""
+        columns = step.weights.tocsc()
+        inputs = self.position[columns.indices]
+        shared, sizes, alone = _choose(columns, self._shape.rows)
+        first_bundle, first_ell = self._lengths["bundles"], self._lengths["ell_blocks"]
+        self._add_groups(columns, inputs, shared, sizes)
+        self._add_ell(columns, inputs, alone, shared.size)
+        order = np.concatenate([shared, alone])
+        bias = step.bias[order]
+        if not self._parts["bias"] or not np.array_equal(bias, self._parts["bias"][-1]):
+            self._append("bias", bias)
+        layer = step.layer
+        number = NO_LAYER
+        if layer is not None:
+            number = len(self._layer_edges)
+            self._layer_edges.append(n_sums + step.weights.nnz)
+            self._additions += n_sums
+            self._maps_zero_to_zero.append(layer.maps_zero_to_zero)
+        self._caps.append(math.inf if layer is None or layer.ymax is None else layer.ymax)
+        self._steps.append(
+            [
+                first_bundle,
+                self._lengths["bundles"],
+                first_ell,
+                self._lengths["ell_blocks"],
+                self.position.size,
+                order.size,
+                self._lengths["bias"] - order.size,
+                layer is not None and layer.activation == "relu",
+                layer is not None and layer.needs_nonzero_test,
+                False,
+                number,
+            ]
+        )
+        self.position = np.empty_like(order)
+        self.position[order] = np.arange(order.size, dtype=np.int32)
+        self._extents.append([self._lengths[name] for name in WINDOWED])
+
+    def _append(self, name: str, part: npt.NDArray[Any]) -> None:
+        self._parts[name].append(part)
+        self._lengths[name] += len(part)
+
+    def _add_groups(
+        self,
+        columns: sp.csc_array,
+        inputs: npt.NDArray[np.int32],
+        outputs: npt.NDArray[np.int32],
+        sizes: npt.NDArray[np.int64],
+    ) -> None:
+        """Pack groups into bundles."""
+        bundle, rows = self._shape.bundle, self._shape.rows
+        n_bundles = -(-sizes.size // bundle)
+        firsts = np.cumsum(sizes) - sizes
+        table = np.zeros((n_bundles * bundle, 2), dtype=np.int64)
+        table[: sizes.size, 0], table[: sizes.size, 1] = firsts, sizes
+        degrees = np.zeros(n_bundles * bundle, dtype=np.int64)
+        degrees[: sizes.size] = np.diff(columns.indptr)[outputs[firsts]]
+        widest = degrees.reshape(n_bundles, bundle).max(axis=1, initial=0)
+        n_inputs = -(-widest // UNROLL) * UNROLL
+        ends = np.cumsum(n_inputs) * bundle
+        starts = ends - n_inputs * bundle
+        bundles = np.stack([n_inputs, starts + self._lengths["group_inputs"]], axis=1)
+        total = int(ends[-1]) if n_bundles else 0
+        group_inputs = np.zeros(total, dtype=np.int32)
+        group_weights = np.zeros(total * rows, dtype=np.float32)
+        _fill_bundles(
+            columns.indptr, inputs, columns.data, outputs, table, starts, bundle, rows,
+            group_inputs, group_weights,
+        )  # fmt: skip
+        self._append("bundles", bundles)
+        self._append("groups", table)
+        self._append("group_inputs", group_inputs)
+        self._append("group_weights", group_weights)
+
+    def _add_ell(
+        self,
+        columns: sp.csc_array,
+        inputs: npt.NDArray[np.int32],
+        alone: npt.NDArray[np.int32],
+        first_output: int,
+    ) -> None:
+        """Cut the outputs that are in no group into ELL blocks."""
+        n_inputs = columns.shape[0]
+        buffer = self._shape.buffer
+        if self._is_resident:
+            assert n_inputs <= LARGEST_BUFFER
+            buffer = 0
+        ell: Ell = cut_ell(
+            columns.indptr,
+            inputs,
+            columns.data,
+            alone,
+            n_inputs,
+            warps=self._shape.warps,
+            buffer=buffer,
+        )
+        ell.blocks[:, 0] += first_output
+        ell.blocks[:, 2:] += self._lengths["stages"]
+        ell.stages[:, 0] += self._lengths["maps"]
+        ell.stages[:, 2] += self._lengths["slices"]
+        ell.slices[:, 0] += self._lengths["ell_weights"]
+        self._append("ell_blocks", ell.blocks)
+        self._append("stages", ell.stages)
+        self._append("slices", ell.slices)
+        self._append("maps", ell.maps)
+        self._append("ell_indices", ell.indices)
+        self._append("ell_weights", ell.weights)
+
+    def plan(
+        self,
+        mode: str,
+        load_position: npt.NDArray[np.int32],
+        output_position: npt.NDArray[np.int32],
+    ) -> CudaPlan:
+        """Join what was cut."""
+        n_bytes = sum(int(part.nbytes) for parts in self._parts.values() for part in parts)
+        require_bytes(n_bytes, f"the plan of {len(self._layer_edges)} layers", _HINT)
+        steps = np.array(self._steps, dtype=np.int64)
+        ends_layer = steps[:, LAYER] != NO_LAYER
+        steps[ends_layer, MAY_DROP] = may_drop_after(self._maps_zero_to_zero)
+        self._append("bias", np.zeros(self._shape.rows, dtype=np.float32))
+        arrays = {name: np.concatenate(parts) for name, parts in self._parts.items()}
+        return CudaPlan(
+            mode,
+            self._shape,
+            self._is_resident,
+            CudaArrays(steps, np.array(self._caps, dtype=np.float32), **arrays),
+            np.array(self._extents, dtype=np.int64),
+            tuple(self._layer_edges),
+            self._additions,
+            load_position,
+            self._n_loaded,
+            int(max(self._n_loaded, steps[:, N_OUTPUTS].max())),
+            output_position,
+        )
+
+
+def _choose(
+    columns: sp.csc_array, rows: int
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    """Find the groups of outputs with the same inputs; the others are alone.
+
+    Returns
+    -------
+    ndarray, int32
+        The outputs of all groups, those with the most inputs first.
+    ndarray, int64
+        How many of them each group has, `rows` at most.
+    ndarray, int32
+        The other outputs: by inputs, the most first, and those of one pattern side by side.
+    """
+    of_column, _ = group_columns(columns.indptr, columns.indices, NOTHING, NOTHING)
+    degree = np.diff(columns.indptr)
+    order = np.lexsort((of_column, -degree)).astype(np.int32)
+    starts = np.flatnonzero(np.diff(of_column[order], prepend=-1))
+    sizes = np.diff(np.append(starts, order.size))
+    in_pattern = np.arange(order.size) - np.repeat(starts, sizes)
+    starts = np.flatnonzero(in_pattern % rows == 0)
+    sizes = np.diff(np.append(starts, order.size))
+    is_shared = (sizes >= LEAST_SHARED) & (degree[order[starts]] > 0)
+    in_group = np.repeat(is_shared, sizes)
+    return order[in_group], sizes[is_shared], order[~in_group]
+
+
+@jit
+def _fill_bundles(
+    indptr: npt.NDArray[Any],
+    inputs: npt.NDArray[np.int32],
+    values: npt.NDArray[np.float32],
+    order: npt.NDArray[np.int32],
+    groups: npt.NDArray[np.int64],
+    starts: npt.NDArray[np.int64],
+    bundle: int,
+    rows: int,
+    group_inputs: npt.NDArray[np.int32],
+    group_weights: npt.NDArray[np.float32],
+) -> None:
+    """Write inputs and weights of all groups; what is not written is padding and stays 0."""
+    for group in range(groups.shape[0]):
+        start = starts[group // bundle]
+        inner = group % bundle
+        for row in range(groups[group, 1]):
+            first = indptr[order[groups[group, 0] + row]]
+            end = indptr[order[groups[group, 0] + row] + 1]
+            for k in range(end - first):
+                if row == 0:
+                    group_inputs[start + k * bundle + inner] = inputs[first + k]
+                place = ((k * rows // 2 + row // 2) * bundle + inner) * 2 + row % 2
+                group_weights[start * rows + place] = values[first + k]

@@ -1,0 +1,193 @@
+"""The GPU engine against the reference: every kernel, every way through a plan."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import spdnn.engines.cuda.run as cuda_run
+from spdnn import DeviceError, Features, Layer, Network, infer
+from spdnn.engines.cuda.engine import CudaEngine
+from spdnn.engines.cuda.placing import place_weights
+from spdnn.engines.cuda.sizes import Kernels
+from spdnn.engines.kernels import gpu
+from spdnn.plan.cuda import plan_cuda
+from tests.gpu.makers import (
+    IN_SHARED,
+    NOT_IN_SHARED,
+    TINY,
+    TWO_WARPS,
+    assert_as_reference,
+    assert_modes_agree,
+    device_with,
+    run,
+    sizes_with,
+    tiny_cases,
+)
+from tests.makers import dyadic_features, dyadic_network
+
+simulated = pytest.mark.skipif(not gpu.SIMULATED, reason="needs a device of chosen memory")
+MODES = ("edges", "merge")
+
+
+@settings(max_examples=12 if gpu.SIMULATED else 200)
+@given(tiny_cases(), st.sampled_from(MODES), st.sampled_from([NOT_IN_SHARED, IN_SHARED]))
+def test_any_network_gives_the_references_result(case, mode, shared_bytes) -> None:
+    output = run(*case, mode, shared_bytes)
+    assert_as_reference(output, *case, mode)
+
+
+@settings(max_examples=4 if gpu.SIMULATED else 100)
+@given(tiny_cases(), st.sampled_from(MODES), st.sampled_from([NOT_IN_SHARED, IN_SHARED]))
+def test_blocks_of_several_warps_give_the_same(case, mode, shared_bytes) -> None:
+    output = run(*case, mode, shared_bytes, sizes=TWO_WARPS)
+    assert_as_reference(output, *case, mode)
+
+
+def test_groups_of_any_size_fill_bundles() -> None:
+    # Groups of 4, 5, 8 and 11 outputs, and single ones, of 1 to 9 inputs.
+    rng = np.random.default_rng(0)
+    sizes, degrees = [4, 5, 8, 11, 1, 1], [1, 3, 9, 4, 6, 2]
+    mask = np.zeros((12, sum(sizes)), dtype=bool)
+    for first, size, degree in zip(np.cumsum(sizes) - sizes, sizes, degrees, strict=True):
+        mask[rng.permutation(12)[:degree], first : first + size] = True
+    mask = mask[:, rng.permutation(mask.shape[1])]
+    weights = mask * rng.choice([-1.0, 0.5, 1.0], size=mask.shape)
+    network = Network([Layer(weights, -0.5, 4.0), Layer(np.ones((sum(sizes), 2)), 0.5)])
+    assert_modes_agree(network, dyadic_features(1, 5, 12))
+
+
+def test_outputs_with_more_inputs_than_a_buffer_take_several_stages() -> None:
+    rng = np.random.default_rng(2)
+    weights = np.where(rng.random((40, 3)) < 0.8, rng.choice([-1.0, 0.5, 1.0], size=(40, 3)), 0)
+    features = dyadic_features(3, 6, 40)
+    output = run(Network([Layer(weights, -0.5)]), features, "edges")
+    assert_as_reference(output, Network([Layer(weights, -0.5)]), features, "edges")
+
+
+@pytest.mark.parametrize("shared_bytes", [NOT_IN_SHARED, IN_SHARED])
+def test_dead_features_count_where_a_later_bias_can_revive_them(shared_bytes: int) -> None:
+    layers = [
+        Layer(np.eye(2), -1.0),
+        Layer(np.eye(2), 0.5, bias_rule="always"),
+        Layer(np.eye(2), -0.25),
+    ]
+    features = Features.from_matrix([[3, 0], [1, 1]])
+    output = run(Network(layers), features, "edges", shared_bytes)
+    assert output.n_live.tolist() == [1, 2, 2]
+    assert output.edges_evaluated.tolist() == [4, 4, 4]
+
+
+def test_when_all_are_dead_nothing_more_is_evaluated() -> None:
+    network = Network([Layer(np.eye(2), -9.0), Layer(np.eye(2)), Layer(np.eye(2))])
+    for shared_bytes in (NOT_IN_SHARED, IN_SHARED):
+        output = run(network, Features.from_matrix(np.eye(2)), "edges", shared_bytes)
+        assert output.live.size == 0
+        assert output.edges_evaluated.tolist() == [4, 0, 0]
+
+
+def test_a_layer_without_outputs_leaves_nothing_live() -> None:
+    network = Network([Layer(np.eye(3)), Layer(sp.csr_array((3, 0)))])
+    assert_modes_agree(network, Features.from_matrix([[1, 0, 1]]))
+
+
+def many_layers(n_layers: int = 9) -> tuple[Network, Features]:
+    """A network in which some features die early and others become equal."""
+    network = dyadic_network(
+        7, [9] * (n_layers + 1), ["shared", "random", "full"] * (n_layers // 3)
+    )
+    return network, dyadic_features(7, 40, 9)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_steps_run_as_graphs_give_the_same(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_run, "STAGE_ENDS", (1, 8))
+    monkeypatch.setattr(cuda_run, "CAPTURED_STEPS", 2)
+    monkeypatch.setattr(cuda_run, "LEAST_CAPTURED", 1)
+    case = many_layers()
+    assert_as_reference(run(*case, mode), *case, mode)
+
+
+@simulated
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("shared_bytes", [NOT_IN_SHARED, IN_SHARED])
+def test_batches_and_windows_give_the_same(
+    mode: str, shared_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda_run, "HEAD_END", 3)
+    monkeypatch.setattr("spdnn.engines.cuda.placing.IN_CORE_SHARE", 0.0)
+    monkeypatch.setattr("spdnn.engines.cuda.placing.WINDOW_SHARE", 0.25)
+    monkeypatch.setattr("spdnn.engines.cuda.engine.INPUT_SHARE", 0.0)
+    case = many_layers()
+    engine = CudaEngine(device=device_with(9000), sizes=sizes_with(shared_bytes))
+    plan = engine.plan(case[0], mode)
+    loaded = engine.load(plan, case[1])
+    assert len(loaded.weights.windows) > 2
+    assert loaded.weights.is_streamed
+    assert loaded.inputs is None
+    output = engine.run(plan, loaded, activations=True)
+    assert_as_reference(output, *case, mode)
+
+
+def equal_features() -> tuple[Network, Features]:
+    rows = np.array([[1, 0, 1, 0], [1, 1, 0, 0], [0, 1, 0, 1], [0, 0, 0, 0], [1, 1, 1, 1]])
+    features = Features.from_matrix(rows[[0, 1, 0, 2, 3, 1, 4, 0]])
+    return Network([Layer(np.eye(4) * 2, -0.5), Layer(np.ones((4, 2)), -2.0, 4.0)]), features
+
+
+@pytest.mark.parametrize("shared_bytes", [NOT_IN_SHARED, IN_SHARED])
+def test_equal_features_are_carried_once(shared_bytes: int) -> None:
+    case = equal_features()
+    output = run(*case, "merge", shared_bytes)
+    assert_as_reference(output, *case, "merge")
+    # Behind layer 1: seven are live, and four of them differ.
+    assert (output.n_live[0], output.n_distinct[0]) == (7, 4)
+    # Layer 2 has equal columns: four edges are left of it.
+    assert output.edges_evaluated[1] == 4 * 4
+
+
+def test_features_are_never_merged_by_hash_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_hash(y_bits, n_neurons, live, n_live, codes) -> None:
+        """Leave all codes as they are: equal."""
+
+    case = equal_features()
+    kernels = Kernels(TINY)
+    kernels.hash_features = gpu.kernel(no_hash)
+    monkeypatch.setattr("spdnn.engines.cuda.engine.kernels_of", lambda sizes: kernels)
+    output = run(*case, "merge")
+    assert_as_reference(output, *case, "merge")
+    # All but the first propose the first, and only its equals become it.
+    assert output.n_distinct[0] == 5
+
+
+def test_progress_ends_with_all_work_done() -> None:
+    network, features = many_layers()
+    for shared_bytes in (NOT_IN_SHARED, IN_SHARED):
+        fractions: list[float] = []
+        run(network, features, "merge", shared_bytes, progress=fractions.append)
+        assert fractions == sorted(fractions)
+        assert fractions[-1] == pytest.approx(1.0)
+
+
+def test_infer_runs_it_and_tells_the_devices_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    if gpu.SIMULATED:
+        monkeypatch.setattr("spdnn.engines.cuda.engine.sizes_for", lambda _: sizes_with(IN_SHARED))
+    network = Network([Layer(np.arange(1.0, 17.0).reshape(4, 4), -1.5, 32.0), Layer(np.eye(4))])
+    features = Features.from_matrix([[1, 0, 0, 0], [0, 0, 0, 0], [0, 1, 0, 1]])
+    expected = infer(network, features, engine="scipy", activations=True)
+    result = infer(network, features, engine="cuda", mode="edges", activations=True)
+    np.testing.assert_array_equal(result.activations, expected.activations)
+    assert result.layers == expected.layers
+    assert 0 < result.seconds.kernels <= result.seconds.inference
+
+
+@simulated
+def test_what_does_not_fit_is_refused_with_what_would() -> None:
+    network, _ = many_layers()
+    plan = plan_cuda(network, "edges", TINY.shape)
+    with pytest.raises(DeviceError, match=r"layer's weights need .* twice, .* are free"):
+        place_weights(device_with(500), plan)
+    wide = Network([Layer(sp.eye_array(500))])
+    with pytest.raises(DeviceError, match=r"32 features of 500 neurons need .*--features"):
+        run(wide, dyadic_features(0, 3, 500), "edges", n_bytes=40_000)

@@ -1,0 +1,93 @@
+"""The GPU kernels' machine code, read without a GPU: nothing spills, sums stay in registers."""
+
+import re
+
+import pytest
+
+pytest.importorskip("numba_cuda")
+
+from spdnn import DeviceError
+from spdnn.bench import machine_code as proof
+
+VARIANTS = {variant.name: variant for variant in proof.variants()}
+
+REGISTER_BLOCKED = {name for name in VARIANTS if name == "grouped 16 x 4" or "groups" in name}
+"""64 sums a thread and a load in flight for each of 16 to 36 numbers: these need fewer warps."""
+
+
+def test_every_kernel_is_among_them() -> None:
+    kinds = {re.split(r" \d| with", name)[0] for name in VARIANTS}
+    assert kinds == {
+        "grouped", "staged", "resident", "load", "list carried",
+        "hash features", "propose", "confirm", "unite",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_nothing_spills_and_no_number_is_in_local_memory(name: str) -> None:
+    for architecture in proof.ARCHITECTURES:
+        code = proof.assembled(VARIANTS[name], architecture)
+        assert (code.stack_bytes, code.spill_bytes) == (0, 0)
+        assert not re.search(r"\b(LDL|STL)\b", code.sass)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_half_of_the_threads_fit_or_a_block_has_all_that_it_needs(name: str) -> None:
+    variant = VARIANTS[name]
+    for architecture in proof.ARCHITECTURES:
+        code = proof.assembled(variant, architecture)
+        share = proof.occupancy(variant, code, architecture)
+        assert share >= (0.125 if name in REGISTER_BLOCKED else 0.5), architecture.name
+        needed = code.shared_bytes + variant.dynamic_bytes + proof.SYSTEM_SHARED_BYTES
+        assert needed <= architecture.block_shared_bytes + proof.SYSTEM_SHARED_BYTES
+
+
+@pytest.mark.parametrize("features", [2, 4])
+def test_a_group_loads_an_input_once_for_16_outputs(features: int) -> None:
+    for architecture in proof.ARCHITECTURES:
+        loop = proof.loops(
+            proof.assembled(VARIANTS[f"grouped 16 x {features}"], architecture).sass
+        )[0]
+        n_inputs = loop.ffma // (16 * features)
+        assert n_inputs * 16 * features == loop.ffma
+        assert loop.global_loads == features * n_inputs
+        # 16 weights, four a load, and which input it is.
+        assert loop.shared_loads <= 5 * n_inputs
+        assert loop.ffma >= 0.55 * loop.instructions
+
+
+def test_a_weight_is_loaded_once_for_all_features_of_the_minibatch() -> None:
+    for architecture in proof.ARCHITECTURES:
+        loop = proof.loops(proof.assembled(VARIANTS["staged"], architecture).sass)[0]
+        n_edges = loop.ffma // 16
+        assert loop.global_loads == 2 * n_edges  # its weight, its index
+        assert loop.shared_loads == 4 * n_edges  # four features a load
+
+
+@pytest.mark.parametrize("features", [16, 8, 4])
+def test_a_resident_group_loads_weights_in_pairs_for_four_features(features: int) -> None:
+    for architecture in proof.ARCHITECTURES:
+        code = proof.assembled(VARIANTS[f"resident {features}, groups"], architecture)
+        loop = proof.loops(code.sass)[0]
+        n_inputs = loop.ffma // (16 * 4)
+        assert loop.global_loads == n_inputs * (1 + 16 // 2)
+        assert loop.shared_loads == n_inputs  # four features a load
+        assert loop.ffma >= 0.7 * loop.instructions
+
+
+def test_a_tool_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DeviceError, match="no-such-tool is not installed"):
+        proof.tool("no-such-tool")
+
+
+def test_loops_are_found_in_machine_code() -> None:
+    sass = """
+        /*0000*/                   MOV R1, c[0x0][0x28] ;
+        /*0010*/                   LDS.128 R4, [R2] ;
+        /*0020*/                   FFMA R0, R4, R5, R0 ;
+        /*0030*/              @!P0 LDG.E R6, desc[UR4][R8.64] ;
+        /*0040*/               @P1 BRA 0x10 ;
+        /*0050*/                   BRA 0x0 ;
+        /*0060*/                   BRA 0x60;
+    """
+    assert proof.loops(sass) == [proof.Loop(1, 1, 4, 1, 1, 0, 1)]

@@ -1,0 +1,163 @@
+"""The GPU engine's plan: read back, it is the network."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spdnn import Features, Layer, Network
+from spdnn.plan.cuda import (
+    END_BUNDLE,
+    END_ELL,
+    FIRST_BUNDLE,
+    FIRST_ELL,
+    LAYER,
+    N_INPUTS,
+    N_OUTPUTS,
+    NO_LAYER,
+    UNROLL,
+    WINDOWED,
+    CudaPlan,
+    Shape,
+    plan_cuda,
+    resident_bytes,
+    resident_choices,
+    row_stride,
+    suits_resident,
+)
+from spdnn.recipes.radixnet import official_network
+from tests.makers import dyadic_cases, dyadic_network
+
+SMALL = Shape(bundle=2, rows=4, warps=2, buffer=8, shared_bytes=0)
+RESIDENT = Shape(bundle=2, rows=4, warps=2, buffer=8, shared_bytes=48 << 10)
+
+
+def step_matrix(plan: CudaPlan, step: int) -> np.ndarray:
+    """The weights of a step, dense, as a kernel would read them: positions x positions."""
+    shape, arrays = plan.shape, plan.arrays
+    row = arrays.steps[step]
+    matrix = np.zeros((row[N_INPUTS], row[N_OUTPUTS]))
+    is_written = np.zeros(row[N_OUTPUTS], dtype=int)
+    for bundle in range(row[FIRST_BUNDLE], row[END_BUNDLE]):
+        n_inputs, input_start = arrays.bundles[bundle]
+        assert n_inputs % UNROLL == 0
+        for inner in range(shape.bundle):
+            first, n_rows = arrays.groups[bundle * shape.bundle + inner]
+            is_written[first : first + n_rows] += 1
+            for k in range(n_inputs):
+                source = arrays.group_inputs[input_start + k * shape.bundle + inner]
+                for r in range(shape.rows):
+                    pair = (k * shape.rows // 2 + r // 2) * shape.bundle + inner
+                    weight = arrays.group_weights[input_start * shape.rows + 2 * pair + r % 2]
+                    assert r < n_rows or weight == 0
+                    if r < n_rows:
+                        matrix[source, first + r] += weight
+    for block in range(row[FIRST_ELL], row[END_ELL]):
+        first, n_outputs, first_stage, end_stage = arrays.ell_blocks[block]
+        is_written[first : first + n_outputs] += 1
+        for stage in range(first_stage, end_stage):
+            map_start, n_staged, first_slice = arrays.stages[stage]
+            assert plan.is_resident or n_staged <= shape.buffer
+            staged = arrays.maps[map_start : map_start + n_staged]
+            assert np.unique(staged).size == staged.size
+            for output in range(n_outputs):
+                start, width = arrays.slices[first_slice + output // 32]
+                for entry in range(start + output % 32, start + 32 * width, 32):
+                    place = arrays.ell_indices[entry]
+                    source = place if plan.is_resident else (*staged, 0)[place]
+                    matrix[source, first + output] += arrays.ell_weights[entry]
+    assert (is_written == 1).all()
+    return matrix
+
+
+@given(dyadic_cases(max_layers=1), st.sampled_from([SMALL, RESIDENT]))
+def test_a_step_holds_every_weight_of_its_layer(
+    case: tuple[Network, Features], shape: Shape
+) -> None:
+    network, _ = case
+    plan = plan_cuda(network, "edges", shape)
+    weights = network.layers[0].weights.toarray()
+    np.testing.assert_array_equal(step_matrix(plan, 0)[:, plan.output_position], weights)
+    assert plan.layer_edges == network.layer_edges
+
+
+@given(dyadic_cases(always=True), st.sampled_from([SMALL, RESIDENT]))
+def test_steps_chain_into_the_networks_product(
+    case: tuple[Network, Features], shape: Shape
+) -> None:
+    network, _ = case
+    for mode in ("edges", "merge"):
+        plan = plan_cuda(network, mode, shape)
+        product = np.zeros((network.n_inputs, plan.n_loaded + 1))
+        product[np.arange(network.n_inputs), plan.load_position] = 1
+        product = product[:, : plan.n_loaded]
+        expected = np.eye(network.n_inputs)
+        for step in range(plan.n_steps):
+            product = product @ step_matrix(plan, step)
+        for layer in network.layers:
+            expected = expected @ layer.weights.toarray().astype(float)
+        np.testing.assert_array_equal(product[:, plan.output_position], expected)
+
+
+@given(dyadic_cases())
+def test_extents_are_where_steps_begin_in_the_long_arrays(case: tuple[Network, Features]) -> None:
+    plan = plan_cuda(case[0], "merge", SMALL)
+    lengths = [len(getattr(plan.arrays, name)) for name in WINDOWED]
+    assert plan.extents[0].tolist() == [0] * len(WINDOWED)
+    assert plan.extents[-1].tolist() == lengths
+    assert plan.step_bytes().sum() == sum(getattr(plan.arrays, name).nbytes for name in WINDOWED)
+    assert (plan.arrays.steps[plan.steps_end() - 1, LAYER] != NO_LAYER).all()
+
+
+@pytest.mark.parametrize("mode", ["edges", "merge"])
+def test_the_official_layers_become_groups_or_few_edges(mode: str) -> None:
+    network = official_network(1024, 8)
+    plan = plan_cuda(network, mode, Shape())
+    assert plan.is_resident
+    if mode == "edges":
+        # 64 groups of 16 outputs with 32 inputs, 8 a bundle; the group's last layer: 32 share.
+        assert (plan.arrays.bundles[:, 0] == 32).all()
+        assert (plan.arrays.groups[:, 1] == 16).all()
+        assert plan.arrays.bundles.shape[0] == 8 * 8
+        assert plan.arrays.ell_weights.size == 0
+    else:
+        assert plan.arrays.bundles.shape[0] == 0
+        assert plan.max_width == 64
+
+
+def test_large_networks_take_a_launch_a_step_and_merged_ones_do_not() -> None:
+    widths = lambda n: [n] * 121  # noqa: E731
+    for neurons, is_resident in ((1024, True), (4096, False), (65536, False)):
+        assert suits_resident(widths(neurons), 120 * neurons * 32, Shape()) == is_resident
+        assert suits_resident(widths(neurons // 16), 120 * neurons // 16 * 2, Shape())
+
+
+def test_as_many_features_are_resident_as_shared_memory_holds() -> None:
+    assert resident_choices(1024, 163 << 10) == [16, 8, 4]
+    assert resident_choices(4096, 163 << 10) == [4]
+    assert resident_choices(8192, 227 << 10) == []
+    assert resident_bytes(1024, 16) == 2 * 4 * 1024 * row_stride(16)
+
+
+def test_outputs_that_share_too_little_are_not_padded_to_groups() -> None:
+    weights = np.zeros((8, 6))
+    weights[:2, :3] = 1  # three outputs with the same inputs
+    weights[4:, 3:] = np.arange(1, 13).reshape(4, 3)
+    plan = plan_cuda(Network([Layer(weights)]), "edges", SMALL)
+    assert plan.arrays.groups.size == 0
+    assert plan.arrays.ell_blocks[:, 1].tolist() == [6]
+
+
+def test_a_layer_without_edges_has_outputs_all_the_same() -> None:
+    plan = plan_cuda(Network([Layer(sp.csr_array((3, 5)), 1.0)]), "edges", SMALL)
+    np.testing.assert_array_equal(step_matrix(plan, 0), np.zeros((3, 5)))
+
+
+def test_a_plan_beyond_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from spdnn import DeviceError
+
+    monkeypatch.setattr("spdnn.memory.available_bytes", lambda: 1000)
+    for mode in ("edges", "merge"):
+        with pytest.raises(DeviceError, match="of memory"):
+            plan_cuda(dyadic_network(0, [40, 40], ["full"]), mode, SMALL)
