@@ -11,7 +11,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 DATA ?= $(or $(SPDNN_DATA),data)
 OUT ?= results/bench-$(shell git describe --always --abbrev=12 --dirty=+ 2>/dev/null || echo here)
 
-.PHONY: run test test-all check format bench bench-cpu results clean help
+.PHONY: run test test-all check format bench bench-cpu gpu-report results clean help
 
 help:
 	@echo "make run        1024 neurons x 120 layers, end to end"
@@ -22,6 +22,7 @@ help:
 	@echo "make bench      1024 neurons at all depths beside other libraries (under 10 minutes)"
 	@echo "make results    the tables, plots and pages of the kept records, made again"
 	@echo "make bench-cpu  the CPU engine against NumPy's sgemm and other libraries"
+	@echo "make gpu-report the tables of docs/gpu.md, read from the GPU kernels' machine code"
 	@echo "make clean      remove the virtual environment and caches"
 
 run: $(VENV)/with-demo
@@ -52,6 +53,9 @@ results: $(VENV)/with-plot
 	for folder in results/*/records; do \
 		$(BIN)/spdnn report "$$folder" --out "$${folder%/records}" || exit; \
 	done
+
+gpu-report: $(VENV)/with-gpu-proof
+	$(BIN)/python -m spdnn.bench.gpu_report docs/gpu.md
 
 bench-cpu: $(VENV)/with-bench
 	$(BIN)/python -m pytest benchmarks -q
