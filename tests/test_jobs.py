@@ -11,7 +11,7 @@ import pytest
 from spdnn.cli.main import make_parser
 
 JOBS = Path(__file__).resolve().parent.parent / "jobs"
-SCRIPTS = sorted(path for path in JOBS.iterdir() if path.suffix != ".md")
+SCRIPTS = sorted(path for path in JOBS.iterdir() if path.suffix not in (".md", ".py"))
 
 
 def dry_run(script: str, *arguments: str, **variables: str) -> list[list[str]]:
