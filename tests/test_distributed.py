@@ -214,6 +214,23 @@ def test_ranks_find_what_the_reference_finds(partition: str, engine: str) -> Non
     assert record["seconds"]["inference"] >= max(r["seconds"] for r in record["ranks_log"])
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(("mode", "partition"), [("edges", "contiguous"), ("merge", "interleaved")])
+def test_ranks_of_simulated_gpus_find_what_the_reference_finds(mode: str, partition: str) -> None:
+    pytest.importorskip("numba_cuda")
+    options = ["--engine", "cuda", "--mode", mode, "--partition", partition, "--features", "6"]
+    done = subprocess.run(
+        command(2, "spdnn", *BASE, *options, "--save-categories", "found.tsv"),
+        capture_output=True,
+        text=True,
+        timeout=4 * STARTS_WITHIN,
+        env=environment(NUMBA_ENABLE_CUDASIM="1"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert Path("found.tsv").read_bytes() == expected(FEATURES.part(0, 6))
+
+
 @pytest.mark.usefixtures("files")
 def test_ranks_may_be_more_than_features() -> None:
     done = run_ranks(4, *BASE, "--features", "2", "--save-categories", "found.tsv")
