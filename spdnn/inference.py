@@ -14,7 +14,7 @@ from spdnn.errors import DataError
 from spdnn.features import Features
 from spdnn.network import Network
 from spdnn.plan_files import plan_for
-from spdnn.result import LayerCount, Result, Seconds
+from spdnn.result import DeviceTime, LayerCount, Result, Seconds
 from spdnn.work import Work
 
 
@@ -125,13 +125,7 @@ class Prepared:
             live=output.live,
             activations=output.activations,
             layers=layer_counts(output.n_live, output.edges_evaluated, output.n_distinct),
-            seconds=replace(
-                spent,
-                inference=inference,
-                total=spent.total + inference,
-                kernels=output.device_seconds.kernels,
-                copies=output.device_seconds.copies,
-            ),
+            seconds=replace(spent, inference=inference, total=spent.total + inference),
             engine=self.engine.name,
             mode=self.mode,
             threads=self.engine.threads,
@@ -139,6 +133,7 @@ class Prepared:
             n_features=self.n_features,
             n_edges=self.n_edges,
             work=self.work,
+            device=None if output.device_seconds is None else DeviceTime(*output.device_seconds),
         )
 
     def planned_for(self, engine: Engine, features: Features) -> "Prepared":

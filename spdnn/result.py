@@ -59,10 +59,7 @@ class RankCount(NamedTuple):
 
 @dataclass(frozen=True)
 class Seconds:
-    """Seconds by phase; `total` is the whole run as the user waited for it.
-
-    `kernels` and `copies` are parts of `inference`, by the clock of an engine's own device.
-    """
+    """Seconds by phase; `total` is the whole run as the user waited for it."""
 
     read: float = 0.0
     compile: float = 0.0
@@ -70,13 +67,21 @@ class Seconds:
     load: float = 0.0
     inference: float = 0.0
     total: float = 0.0
-    kernels: float = 0.0
-    copies: float = 0.0
 
-    @property
-    def rest(self) -> float:
-        """What of inference is not kernels: launching, reading counts and the result."""
-        return self.inference - self.kernels
+
+class DeviceTime(NamedTuple):
+    """What of inference a device's own clock has seen.
+
+    Attributes
+    ----------
+    kernels : float
+        Seconds from the first kernel to the last of each stage.
+    copies : float
+        Seconds of what did not fit before; it overlaps with kernels.
+    """
+
+    kernels: float
+    copies: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +102,8 @@ class Result:
     threads, ranks : int
     n_features, n_edges : int
         Input features, and stored weights of all layers.
+    device : DeviceTime or None
+        Of an engine that runs on a device of its own, in one process.
     work : Work or None
         What the plan computes for one feature, where it says so; the network itself has as many
         neurons as outputs of layers, and a multiplication an edge.
@@ -118,6 +125,7 @@ class Result:
     n_features: int
     n_edges: int
     work: Work | None = None
+    device: DeviceTime | None = None
     by_rank: tuple[RankCount, ...] = ()
     resumed_after: int = 0
 

@@ -227,6 +227,8 @@ def as_facts(
     }
     if result.work is not None:
         facts["work"] = result.work._asdict()
+    if result.device is not None:
+        facts["device_seconds"] = result.device._asdict()
     if result.resumed_after:
         facts["resumed_after"] = result.resumed_after
     if result.by_rank:

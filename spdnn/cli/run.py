@@ -28,7 +28,7 @@ from spdnn.inference import with_reading
 from spdnn.io.checkpoint import remove_checkpoint
 from spdnn.io.files import whole_file
 from spdnn.network import Network
-from spdnn.result import Result, Seconds, categories_text
+from spdnn.result import Result, categories_text
 from spdnn.sources import (
     SourcedFeatures,
     SourcedNetwork,
@@ -269,11 +269,12 @@ def _merged_rows(network: Network, result: Result) -> list[tuple[str, str]]:
     ]
 
 
-def _device_rows(seconds: Seconds) -> list[tuple[str, str]]:
+def _device_rows(result: Result) -> list[tuple[str, str]]:
     """What of inference a device's own clock has seen, for engines that have one."""
-    if not seconds.kernels:
+    if result.device is None:
         return []
-    parts = (("kernels", seconds.kernels), ("copies", seconds.copies), ("rest", seconds.rest))
+    kernels, copies = result.device
+    parts = (("kernels", kernels), ("copies", copies), ("rest", result.seconds.inference - kernels))
     return [(f"  {name}", f"{part:10.3f} s") for name, part in parts]
 
 
@@ -295,7 +296,7 @@ def as_text(network: SourcedNetwork, features: SourcedFeatures, result: Result) 
         ("plan", f"{seconds.plan:10.3f} s"),
         ("load", f"{seconds.load:10.3f} s"),
         ("inference", f"{seconds.inference:10.3f} s"),
-        *_device_rows(seconds),
+        *_device_rows(result),
         ("total", f"{seconds.total:10.3f} s"),
         (
             "rate",

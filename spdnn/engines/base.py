@@ -30,10 +30,6 @@ class DeviceSeconds(NamedTuple):
     copies: float
 
 
-NO_DEVICE = DeviceSeconds(0.0, 0.0)
-"""Of engines that run where the data is."""
-
-
 @dataclass(frozen=True, eq=False)
 class Output:
     """What an engine gives back.
@@ -53,7 +49,7 @@ class Output:
     state : State or None
         Where the run stopped before the last layer: what goes on from there. `live` are then
         the features in it.
-    device_seconds : DeviceSeconds
+    device_seconds : DeviceSeconds or None
         Of engines that run on a device of their own.
     """
 
@@ -63,7 +59,7 @@ class Output:
     edges_evaluated: npt.NDArray[np.int64]
     activations: npt.NDArray[Any] | None
     state: State | None = None
-    device_seconds: DeviceSeconds = NO_DEVICE
+    device_seconds: DeviceSeconds | None = None
 
 
 class Engine(Protocol):
