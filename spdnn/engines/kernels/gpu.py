@@ -44,7 +44,8 @@ SIMULATED = bool(config.ENABLE_CUDASIM)
 
 if not SIMULATED:
     # A list or a last stage of few blocks is no mistake that users should hear of.
-    importlib.import_module("numba.cuda.core.config").CUDA_LOW_OCCUPANCY_WARNINGS = 0
+    _config: Any = importlib.import_module("numba.cuda.core.config")
+    _config.CUDA_LOW_OCCUPANCY_WARNINGS = 0
 
 ALIGNED = None if SIMULATED else 16
 """Alignment in bytes of shared memory that is read four numbers at a time."""
