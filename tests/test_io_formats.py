@@ -466,7 +466,7 @@ def onnx_chains(draw: st.DrawFn) -> tuple[list[Any], dict[str, Any], str, int]:
     for _ in range(draw(st.integers(1, 4))):
         n_before, n = n, draw(st.integers(1, 6))
         weights = rng.normal(size=(n_before, n)).astype(np.float32)
-        bias = rng.normal(size=draw(st.sampled_from([(n,), (1, n), (1,), ()])))
+        bias = rng.normal(size=draw(st.sampled_from([(n,), (1, n), (1, 1), (1,), ()])))
         if draw(st.booleans()):
             turned = draw(st.booleans())
             operands = [weights.T if turned else weights, bias][: draw(st.integers(1, 2))]

@@ -141,7 +141,11 @@ class _Reader:
         if bias.shape[-1:] not in ((), (bias.size,)):
             raise _UnsupportedError(f"adds numbers of shape {bias.shape}: expected one an output")
         # One number may be for all outputs.
-        same = np.full(np.shape(last.weights)[-1:], bias) if bias.size == 1 else bias.reshape(-1)
+        same = (
+            np.full(np.shape(last.weights)[-1:], bias.item())
+            if bias.size == 1
+            else bias.reshape(-1)
+        )
         self.parts[-1] = replace(last, bias=last.bias + same)
 
     def relu(self, node: Any) -> None:
