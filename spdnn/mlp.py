@@ -28,7 +28,7 @@ class SparseMLP:
     classes : array_like, optional
         0, 1, ... where not given.
     **options
-        Of `spdnn.predict`: engine, mode, threads.
+        Of `spdnn.infer`: engine, mode, threads, and so on.
 
     Attributes
     ----------
@@ -68,7 +68,7 @@ class SparseMLP:
             Which fraction of each layer's weights, those nearest to zero, to leave out; one for
             all layers or one a layer.
         **options
-            Of `spdnn.predict`: engine, mode, threads.
+            Of `spdnn.infer`: engine, mode, threads, and so on.
 
         Raises
         ------

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spdnn.engines.base import Progress
 from spdnn.errors import DataError
 from spdnn.features import Features
 from spdnn.inference import infer
@@ -35,19 +34,18 @@ class Prediction:
     result: Result
 
 
-def predict(
-    network: Network,
-    features: Features,
-    *,
-    engine: str = "auto",
-    mode: str = "auto",
-    threads: int | None = None,
-    progress: Progress | None = None,
-) -> Prediction:
+def predict(network: Network, features: Features, **options: Any) -> Prediction:
     """Run features through a classifier and take each one's largest output.
 
-    Parameters are those of `spdnn.infer`. A feature that dies on the way has scores of zero, as
-    it would have without being dropped, and the class that they give.
+    A feature that dies on the way has scores of zero, as it would have without being dropped,
+    and the class that they give.
+
+    Parameters
+    ----------
+    network : Network
+    features : Features
+    **options
+        Of `spdnn.infer`: engine, mode, threads, and so on; all but activations.
 
     Raises
     ------
@@ -67,15 +65,7 @@ def predict(
     # Activations of the live features, and then the scores of all.
     n_bytes = 2 * features.n_features * n_outputs * np.dtype(np.float32).itemsize
     require_bytes(n_bytes, f"scores of {features.n_features} features", "take fewer --features")
-    result = infer(
-        network,
-        features,
-        engine=engine,
-        mode=mode,
-        threads=threads,
-        activations=True,
-        progress=progress,
-    )
+    result = infer(network, features, activations=True, **options)
     assert result.activations is not None
     # Features are only dropped where all later layers map zeros to zeros: see `may_drop_after`.
     scores = np.zeros((features.n_features, n_outputs), dtype=result.activations.dtype)

@@ -131,6 +131,7 @@ def test_predict_is_refused_under_a_launcher_of_several_processes(
         (["--inputs", "nowhere.npy"], "nowhere.npy: no such file"),
         (["--features", "31"], "f.npz: 31 features asked for, but it has 30"),
         (["--scores", "nowhere/s.npy"], "cannot write nowhere/s.npy: there is no folder"),
+        (["--engine", "scipy", "--mode", "merge"], "engine scipy has no mode merge"),
         (["--last-activation", "relu"], "net.onnx: ONNX says itself"),
     ],
 )

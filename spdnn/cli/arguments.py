@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from spdnn.engines import ENGINES, MODES
 from spdnn.errors import DataError
 from spdnn.sources import FOLDER_VARIABLE, OFFICIAL, Cap, default_folder
 
@@ -121,6 +122,19 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
         default=1,
         choices=(0, 1),
         help="from what neurons and images count in .tsv files (default: 1, as published)",
+    )
+
+
+def add_engine(parser: argparse.ArgumentParser) -> None:
+    """Add ``--engine``, ``--mode``, ``--threads`` and ``--device``."""
+    parser.add_argument("--engine", default="auto", choices=("auto", *ENGINES))
+    parser.add_argument("--mode", default="auto", choices=("auto", *MODES))
+    parser.add_argument("--threads", type=positive, metavar="T", help="threads of engine cpu")
+    parser.add_argument(
+        "--device",
+        type=count,
+        metavar="N",
+        help="for engine cuda: which GPU, of those that the process sees, counted from 0",
     )
 
 

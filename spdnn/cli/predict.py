@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spdnn.cli.arguments import positive, writable
+from spdnn.cli.arguments import add_engine, writable
 from spdnn.cli.progress import progress_bar
 from spdnn.cli.sources import add_sources, as_rows, open_sources, source_rows
-from spdnn.engines import ENGINES, MODES
+from spdnn.engines import choose_mode, make_engine
 from spdnn.errors import DataError, DeviceError
 from spdnn.inference import with_reading
 from spdnn.io.files import whole_file
@@ -44,9 +44,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--scores", type=Path, metavar="FILE", help="write the scores as an array, .npy"
     )
-    parser.add_argument("--engine", default="auto", choices=("auto", *ENGINES))
-    parser.add_argument("--mode", default="auto", choices=("auto", *MODES))
-    parser.add_argument("--threads", type=positive, metavar="T", help="threads of engine cpu")
+    add_engine(parser)
     parser.set_defaults(command=run)
 
 
@@ -58,6 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     for path in (arguments.out, arguments.scores):
         if path is not None:
             writable(path)
+    choose_mode(make_engine(arguments.engine, arguments.threads, arguments.device), arguments.mode)
     labels = None if arguments.labels is None else read_labels(arguments.labels)
     network, features = open_sources(arguments)
     if labels is not None:
@@ -70,6 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
             engine=arguments.engine,
             mode=arguments.mode,
             threads=arguments.threads,
+            device=arguments.device,
             progress=progress,
         )
     if arguments.out is not None:

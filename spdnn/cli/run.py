@@ -11,11 +11,11 @@ from typing import Any
 from spdnn import provenance
 from spdnn.bench.records import as_facts, as_json
 from spdnn.challenge import DEPTHS, FEATURES
-from spdnn.cli.arguments import count, factor, positive, writable
+from spdnn.cli.arguments import add_engine, factor, positive, writable
 from spdnn.cli.progress import progress_bar
 from spdnn.cli.sources import add_sources, as_rows, open_sources, source_rows
 from spdnn.distributed import PARTITIONS, Stops, Team, infer_together, join
-from spdnn.engines import ENGINES, MODES, choose_mode, make_engine
+from spdnn.engines import choose_mode, make_engine
 from spdnn.errors import DataError, DeviceError
 from spdnn.inference import with_reading
 from spdnn.io.checkpoint import remove_checkpoint
@@ -41,15 +41,7 @@ def add_parser(commands: Any) -> None:
     )
     add_sources(parser)
     parser.add_argument("--truth", metavar="PATH|none", help="the true categories, one a line")
-    parser.add_argument("--engine", default="auto", choices=("auto", *ENGINES))
-    parser.add_argument("--mode", default="auto", choices=("auto", *MODES))
-    parser.add_argument("--threads", type=positive, metavar="T", help="threads of engine cpu")
-    parser.add_argument(
-        "--device",
-        type=count,
-        metavar="N",
-        help="for engine cuda: which GPU, of those that the process sees, counted from 0",
-    )
+    add_engine(parser)
     parser.add_argument(
         "--plan",
         type=Path,
