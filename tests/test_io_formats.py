@@ -1,6 +1,7 @@
 """Trained networks in other programs' files: what is read, what comes back, what is refused."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,24 @@ def test_a_model_beyond_what_onnx_holds_is_refused_before_the_work() -> None:
         onnx_chain.write_model(Path("net.onnx"), wide)
 
 
+@pytest.mark.parametrize("name", ["1.npz", "1.bias.npy", "net.safetensors", "net.onnx"])
+@given(st.data())
+def test_a_damaged_file_is_refused_if_it_is_not_read(name: str, data: st.DataObject) -> None:
+    folder = Path("whole")
+    if not folder.exists():
+        folder.mkdir()
+        matrices.write_layers(folder / "net", trained_network())
+        state_dict.write_safetensors(folder / "net.safetensors", trained_network())
+        onnx_chain.write_model(folder / "net.onnx", trained_network())
+    part = name if name.startswith("net") else f"net/{name}"
+    content = bytearray((folder / part).read_bytes())
+    for at in data.draw(st.lists(st.integers(0, min(len(content), 400) - 1), max_size=3)):
+        content[at] = data.draw(st.integers(0, 255))
+    Path(name).write_bytes(content[: data.draw(st.integers(0, len(content)))])
+    with suppress(DataError):
+        (read_features if "bias" in name else read_network)(name)
+
+
 # --- scipy's files
 
 
@@ -229,6 +248,14 @@ def test_arrays_that_are_no_features_are_refused(array: np.ndarray, message: str
     np.save("f.npy", array)
     with pytest.raises(DataError, match=rf"^f\.npy: .*{message}"):
         read_features("f.npy")
+
+
+def test_matrices_of_complex_numbers_are_refused() -> None:
+    sp.save_npz("f.npz", sp.csr_array([[1j]]))
+    np.save("f.npy", [[1j]])
+    for name in ("f.npz", "f.npy"):
+        with pytest.raises(DataError, match=f"^{name}: not a"):
+            read_features(name)
 
 
 # --- state dicts

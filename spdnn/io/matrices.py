@@ -5,10 +5,14 @@ A network is a folder of ``.npz`` files, a sparse matrix (inputs x outputs) each
 ``2.npz``, ..., ``10.npz``. The bias of ``1.npz`` is ``1.bias.npy`` beside it, none is zero.
 """
 
+import tokenize
 import zipfile
+import zlib
+from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +27,19 @@ from spdnn.network import Activation, Network
 SUFFIX = ".npz"
 _BIAS = ".bias.npy"
 
-_DAMAGE = (ValueError, KeyError, EOFError, TypeError, NotImplementedError, zipfile.BadZipFile)
+_DAMAGE = (
+    ArithmeticError,
+    EOFError,
+    LookupError,
+    NotImplementedError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 """What numpy and scipy raise for files that are none of theirs, or damaged."""
 
 
@@ -106,27 +122,26 @@ def write_features(path: Path, features: Features) -> None:
         sp.save_npz(file, features.to_csr(np.float32))
 
 
-def _load_sparse(path: Path) -> Any:
-    try:
-        with open(path, "rb") as file:  # numpy would leave a damaged one open
-            return sp.load_npz(file)
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror or error}") from error
-    except _DAMAGE as error:
-        raise DataError(
-            f"{path}: not a sparse matrix as scipy.sparse.save_npz writes it"
-        ) from error
-
-
 def load_array(path: Path) -> npt.NDArray[Any]:
     """Read an array of numbers, ``.npy``; DataError if it is none."""
+    array: npt.NDArray[Any] = _loaded(
+        path, partial(np.load, allow_pickle=False), "an array of numbers as numpy.save"
+    )
+    return array
+
+
+def _load_sparse(path: Path) -> Any:
+    return _loaded(path, sp.load_npz, "a sparse matrix as scipy.sparse.save_npz")
+
+
+def _loaded(path: Path, load: Callable[[BinaryIO], Any], wanted: str) -> Any:
     try:
-        with open(path, "rb") as file:
-            array = np.load(file, allow_pickle=False)
+        with open(path, "rb") as file:  # numpy would leave a damaged one open
+            array = load(file)
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from error
     except _DAMAGE as error:
-        raise DataError(f"{path}: not an array of numbers as numpy.save writes it") from error
-    if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
-        raise DataError(f"{path}: not an array of numbers as numpy.save writes it")
+        raise DataError(f"{path}: not {wanted} writes it") from error
+    if getattr(array, "dtype", np.dtype(object)).kind not in "biuf":
+        raise DataError(f"{path}: not {wanted} writes it")
     return array

@@ -27,6 +27,9 @@ IR_VERSION = 8
 LARGEST_BYTES = 2**31 - 1
 """Of a model in one file, which is one message of protobuf."""
 
+_DAMAGE = (AttributeError, LookupError, TypeError, ValueError)
+"""What onnx, and reading, raise where a model's parts do not fit each other."""
+
 
 def read_layers(path: Path) -> Network:
     """Read a network from an ONNX model.
@@ -48,7 +51,11 @@ def read_layers(path: Path) -> Network:
         ValueError,
     ) as error:
         raise DataError(f"{path}: not an ONNX model, or a damaged one") from error
-    return chain(path, _Reader(path, onnx, graph).parts, "inputs x outputs")
+    try:
+        parts = _Reader(path, onnx, graph).parts
+    except _DAMAGE as error:
+        raise DataError(f"{path}: not an ONNX model, or a damaged one") from error
+    return chain(path, parts, "inputs x outputs")
 
 
 class _Reader:

@@ -5,7 +5,6 @@ other as their names count. What `torch.nn.utils.prune` keeps apart, ``NAME.weig
 and ``NAME.weight_mask``, is multiplied. Edges are the weights that are not zero.
 """
 
-import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -98,7 +97,9 @@ def _read_torch(path: Path) -> dict[str, Any]:
     try:
         # Only tensors: a pickle could run any program.
         saved = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:  # a damaged pickle raises anything
         raise DataError(
             f"{path}: not a state dict that torch.save wrote "
             "(save model.state_dict(), not the model)"
