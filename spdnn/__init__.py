@@ -17,7 +17,9 @@ from importlib.metadata import version
 from spdnn.errors import DataError, DeviceError, PlanError, SpdnnError
 from spdnn.features import Features
 from spdnn.inference import infer
+from spdnn.mlp import SparseMLP
 from spdnn.network import Layer, Network
+from spdnn.prediction import Prediction, predict
 from spdnn.result import Result
 from spdnn.sources import read_features, read_network
 
@@ -30,9 +32,12 @@ __all__ = [
     "Layer",
     "Network",
     "PlanError",
+    "Prediction",
     "Result",
+    "SparseMLP",
     "SpdnnError",
     "infer",
+    "predict",
     "read_features",
     "read_network",
 ]

@@ -12,9 +12,9 @@ import numpy.typing as npt
 from spdnn import challenge
 from spdnn.errors import DataError
 from spdnn.features import Features
-from spdnn.io import download, store, tsv
+from spdnn.io import download, matrices, onnx_chain, state_dict, store, tsv
 from spdnn.memory import require_bytes
-from spdnn.network import Layer, Network
+from spdnn.network import Activation, Layer, Network
 from spdnn.recipes.digits import digit_features
 from spdnn.recipes.mnist import IMAGES_FILE, mnist_features
 from spdnn.recipes.radixnet import equals_recipe, official_network
@@ -69,23 +69,34 @@ def open_network(
     bias: float | None = None,
     ymax: Cap = OFFICIAL,
     progress: Progress | None = None,
+    *,
+    last: Activation | None = None,
+    index_base: int = 1,
 ) -> SourcedNetwork:
     """Read or make a network.
 
     Parameters
     ----------
     source : str
-        "recipe", or the path of a store, of a folder of published layer files, or of a tar
-        archive of them.
+        "recipe", or the path of a store, of a folder of published layer files, of a tar
+        archive of them, of a trained network: ``.onnx``, ``.safetensors``, ``.pt``, a folder of
+        ``.npz`` files or one of them.
     neurons, layers : int, optional
-        Size of the network; only a store can tell them itself. Fewer layers than
-        there are may be asked for.
+        Size of the network; the recipe and published files cannot tell them themselves. Fewer
+        layers than there are may be asked for.
     bias : float, optional
-        Of every neuron; the official one of that size where not given. A store has its own.
+        Of every neuron; the official one of that size where not given. Stores and trained
+        networks have their own.
     ymax : float, None or "official"
-        Cap of the activations, None for no cap. A store has its own.
+        Cap of the relu layers, None for no cap. A store and ONNX have their own; other trained
+        networks have none where "official" is left.
     progress : callable, optional
         Called with the fraction read.
+    last : {"relu", "linear"}, optional
+        Activation of the last layer of ``.safetensors``, ``.pt`` and ``.npz``, which hold weights
+        only; linear where not given.
+    index_base : {1, 0}
+        What the first neuron is called in published layer files.
 
     Raises
     ------
@@ -93,6 +104,10 @@ def open_network(
         If it is not there, damaged, or of another size.
     """
     path = Path(source)
+    if source != RECIPE and holds_trained(path):
+        return _trained_network(path, neurons, layers, bias, ymax, last)
+    if last is not None:
+        raise DataError(f"{source}: it says itself what its last layer does (relu or linear)")
     if source != RECIPE and path.suffix == store.SUFFIX:
         return _stored_network(path, neurons, layers, bias, ymax)
     if neurons is None or layers is None:
@@ -122,7 +137,7 @@ def open_network(
 
     if not path.exists():
         raise DataError(f"{source}: no such file or folder (or the word {RECIPE})")
-    network = tsv.read_layers(path, neurons, layers, make_layer, layers_read)
+    network = tsv.read_layers(path, neurons, layers, make_layer, layers_read, index_base=index_base)
     is_official = _is_official(neurons, bias, cap) and equals_recipe(network)
     return SourcedNetwork(network, source, is_official)
 
@@ -130,6 +145,39 @@ def open_network(
 def _is_official(neurons: int, bias: float | None, ymax: float | None) -> bool:
     size = challenge.SIZES.get(neurons)
     return size is not None and bias in (None, size.bias) and ymax == challenge.YMAX
+
+
+def holds_trained(path: Path) -> bool:
+    """Whether a path is that of a trained network, in another program's form."""
+    suffixes = (matrices.SUFFIX, onnx_chain.SUFFIX, state_dict.SAFETENSORS, *state_dict.TORCH)
+    return path.suffix in suffixes or matrices.is_folder_of_layers(path)
+
+
+def tells_its_size(source: str) -> bool:
+    """Whether a network's source tells its neurons and layers itself."""
+    path = Path(source)
+    return source != RECIPE and (path.suffix == store.SUFFIX or holds_trained(path))
+
+
+def _trained_network(
+    path: Path,
+    neurons: int | None,
+    layers: int | None,
+    bias: float | None,
+    ymax: Cap,
+    last: Activation | None,
+) -> SourcedNetwork:
+    if bias is not None:
+        raise DataError(f"{path}: a trained network keeps its own bias")
+    if path.suffix == onnx_chain.SUFFIX:
+        if ymax != OFFICIAL or last is not None:
+            raise DataError(f"{path}: ONNX says itself what a layer does and what its cap is")
+        network = onnx_chain.read_layers(path)
+    else:
+        is_npz = path.is_dir() or path.suffix == matrices.SUFFIX
+        read = matrices.read_layers if is_npz else state_dict.read_layers
+        network = read(path, last or "linear", None if ymax == OFFICIAL else ymax)
+    return SourcedNetwork(_sized(path, network, neurons, layers), str(path), is_official=False)
 
 
 def _stored_network(
@@ -141,21 +189,28 @@ def _stored_network(
             f"{path}: a store keeps its own {word}; convert its source with another one"
         )
     network, is_official = store.read_network(path)
+    return SourcedNetwork(_sized(path, network, neurons, layers), str(path), is_official)
+
+
+def _sized(path: Path, network: Network, neurons: int | None, layers: int | None) -> Network:
+    """Return the network or its first layers; DataError if it is of another size."""
     if neurons is not None and network.n_inputs != neurons:
         raise DataError(f"{path}: a network of {network.n_inputs} inputs, not of {neurons}")
     if layers is not None and layers != network.n_layers:
         if not 1 <= layers < network.n_layers:
             raise DataError(f"{path}: it has {network.n_layers} layers, not {layers}")
         network = Network(network.layers[:layers], network.name)
-    return SourcedNetwork(network, str(path), is_official)
+    return network
 
 
 def open_features(
     source: str,
-    neurons: int,
+    neurons: int | None = None,
     count: int | None = None,
     progress: Progress | None = None,
     folder: Path | None = None,
+    *,
+    index_base: int = 1,
 ) -> SourcedFeatures:
     """Read or make features.
 
@@ -164,9 +219,10 @@ def open_features(
     source : str
         "recipe" (from MNIST's training images in `folder`), "digits" (scikit-learn's, for
         demonstrations), or the path of a store, of a published inputs file (``.tsv``,
-        ``.tsv.gz``), or of an IDX file of images (MNIST's).
-    neurons : int
-        Inputs of the network.
+        ``.tsv.gz``), of a matrix (features x neurons: SciPy's ``.npz``, NumPy's ``.npy``), or
+        of an IDX file of images (MNIST's).
+    neurons : int, optional
+        Inputs of the network; needed where the source does not tell (text, images, words).
     count : int, optional
         Only the first so many; all that there are (60000 digits) where not given.
     progress : callable, optional
@@ -174,6 +230,8 @@ def open_features(
     folder : Path, optional
         Where "recipe" looks for the images, and fetches them to; `default_folder` where
         not given.
+    index_base : {1, 0}
+        What the first image and the first neuron are called in a published inputs file.
 
     Raises
     ------
@@ -184,25 +242,19 @@ def open_features(
     """
     if count is not None and count < 0:
         raise DataError(f"{count} features cannot be")
-    if source == DIGITS:
-        wanted = challenge.FEATURES if count is None else count
-        require_bytes(
-            wanted * (DIGIT_BYTES + neurons // DIGIT_BYTES),
-            f"{wanted} features of {neurons} neurons",
-            "take fewer --features",
-        )
-        made = digit_features(neurons, wanted)
-        return SourcedFeatures(made, DIGITS, is_official=False)
-    path = images_file(folder or default_folder(), progress) if source == RECIPE else Path(source)
-    if not path.is_file():
-        raise DataError(f"{source}: no such file (or the words {RECIPE}, {DIGITS})")
-    name = path.name.removesuffix(".gz")
-    if path.suffix == store.SUFFIX:
-        features, is_official = store.read_features(path)
-        if features.n_neurons != neurons:
+    path = Path(source)
+    if source not in (RECIPE, DIGITS) and path.suffix in _TELLING:
+        _require_file(path)
+        features, is_official = _TELLING[path.suffix](path)
+        if neurons is not None and features.n_neurons != neurons:
             raise DataError(f"{path}: features of {features.n_neurons} neurons, not of {neurons}")
-    elif name.endswith(".tsv"):
-        features = tsv.read_inputs(path, neurons)
+    elif neurons is None:
+        raise DataError(f"{source}: say how many neurons the inputs have")
+    elif source == DIGITS:
+        features, is_official = _digits(neurons, count), False
+    elif path.name.removesuffix(".gz").endswith(".tsv"):
+        _require_file(path)
+        features = tsv.read_inputs(path, neurons, index_base=index_base)
         size = challenge.SIZES.get(neurons)
         is_official = (
             size is not None
@@ -211,12 +263,42 @@ def open_features(
             and features.values is None
         )
     else:
+        if source == RECIPE:
+            path = images_file(folder or default_folder(), progress)
+        _require_file(path)
         features, is_official = mnist_features(path, neurons, count, progress)
     if count is not None:
         if count > features.n_features:
             raise DataError(f"{path}: {count} features asked for, but it has {features.n_features}")
         features = features.part(0, count)
     return SourcedFeatures(features, source, is_official)
+
+
+def _require_file(path: Path) -> None:
+    if not path.is_file():
+        raise DataError(f"{path}: no such file (or the words {RECIPE}, {DIGITS})")
+
+
+def _digits(neurons: int, count: int | None) -> Features:
+    wanted = challenge.FEATURES if count is None else count
+    require_bytes(
+        wanted * (DIGIT_BYTES + neurons // DIGIT_BYTES),
+        f"{wanted} features of {neurons} neurons",
+        "take fewer --features",
+    )
+    return digit_features(neurons, wanted)
+
+
+def _matrix(path: Path) -> tuple[Features, bool]:
+    return matrices.read_features(path), False
+
+
+_TELLING: dict[str, Callable[[Path], tuple[Features, bool]]] = {
+    store.SUFFIX: store.read_features,
+    matrices.SUFFIX: _matrix,
+    ".npy": _matrix,
+}
+"""Readers of files of features that tell how many neurons they have, by the ending of the name."""
 
 
 def find_weights(folder: Path, neurons: int, layers: int) -> str:
@@ -281,11 +363,22 @@ def read_network(
     *,
     bias: float | None = None,
     ymax: Cap = OFFICIAL,
+    last: Activation | None = None,
+    index_base: int = 1,
 ) -> Network:
     """Read a network from files, or make the official one for "recipe"; see `open_network`."""
-    return open_network(str(source), neurons, layers, bias, ymax).network
+    opened = open_network(
+        str(source), neurons, layers, bias, ymax, last=last, index_base=index_base
+    )
+    return opened.network
 
 
-def read_features(source: str | Path, neurons: int, count: int | None = None) -> Features:
+def read_features(
+    source: str | Path,
+    neurons: int | None = None,
+    count: int | None = None,
+    *,
+    index_base: int = 1,
+) -> Features:
     """Read features from a file, or make them for "digits"; see `open_features`."""
-    return open_features(str(source), neurons, count).features
+    return open_features(str(source), neurons, count, index_base=index_base).features

@@ -347,7 +347,7 @@ def test_a_mistake_is_one_line_and_status_2(
     [
         ([], "the following arguments are required: COMMAND"),
         (["walk"], "invalid choice: 'walk'"),
-        (["run"], "the following arguments are required: --neurons"),
+        (["run"], "say how many --neurons (official: 1024, 4096, 16384, 65536)"),
         (["run", "--neurons", "1024"], "say how many --layers (official: 120, 480, 1920)"),
         (["run", "--neurons", "96", "--layers", "2", "--bias", "-1"], "powers of two from 64"),
         (["run", "--neurons", "64", "--layers", "2"], "64 neurons have no official bias"),
@@ -390,11 +390,11 @@ def test_a_mistaken_command_is_one_line_and_status_2(
 def test_outputs_that_cannot_be_written_are_refused_before_any_work(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def work(*given: Any) -> None:
+    def work(*given: Any, **named: Any) -> None:
         raise AssertionError("nothing may be opened")
 
-    monkeypatch.setattr("spdnn.cli.run.open_network", work)
-    monkeypatch.setattr("spdnn.cli.run.open_features", work)
+    monkeypatch.setattr("spdnn.cli.sources.open_network", work)
+    monkeypatch.setattr("spdnn.cli.sources.open_features", work)
     for option in ("--json", "--save-categories"):
         assert "cannot write" in failure([*BASE, option, "nowhere/f"], capsys)
     other_mode = [*BASE, "--engine", "scipy", "--mode", "merge"]
@@ -419,20 +419,20 @@ def test_too_little_memory_is_one_line(
 def test_memory_that_ends_after_all_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def exhausted(*given: Any) -> None:
+    def exhausted(*given: Any, **named: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("spdnn.cli.run.open_features", exhausted)
+    monkeypatch.setattr("spdnn.cli.sources.open_features", exhausted)
     assert "out of memory" in failure(BASE, capsys)
 
 
 def test_an_interrupt_is_one_line_and_status_130(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted(*given: Any) -> None:
+    def interrupted(*given: Any, **named: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("spdnn.cli.run.open_features", interrupted)
+    monkeypatch.setattr("spdnn.cli.sources.open_features", interrupted)
     assert main(BASE) == 130
     assert capsys.readouterr().err == "spdnn: interrupted\n"
 

@@ -116,22 +116,6 @@ def test_dead_features_count_where_a_later_bias_can_revive_them(engine: str) -> 
     assert [layer[:2] for layer in result.layers] == [(1, 4), (2, 4), (2, 4)]
 
 
-@given(dyadic_cases(always=True), st.integers(0, 2**32 - 1))
-def test_cpu_gives_a_feature_the_same_bits_wherever_it_stands(
-    case: tuple[Network, Features], seed: int
-) -> None:
-    network, features = case
-    order = np.random.default_rng(seed).permutation(features.n_features)
-    permuted = Features.from_matrix(features.to_csr()[order])
-    with tiny_cpu_engine():
-        straight = infer(network, features, engine="cpu", mode="edges", activations=True)
-        moved = infer(network, permuted, engine="cpu", mode="edges", activations=True)
-    dense = np.zeros((features.n_features, network.n_outputs), dtype=np.float32)
-    dense[order[moved.live]] = moved.activations
-    np.testing.assert_array_equal(np.sort(order[moved.live]), straight.live)
-    np.testing.assert_array_equal(dense[straight.live], straight.activations)
-
-
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("max_tile", [16, 64])
 @pytest.mark.parametrize("mode", ["edges", "merge"])

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from spdnn.engines import ENGINES, MODES
 from spdnn.errors import DataError
 from spdnn.sources import FOLDER_VARIABLE, OFFICIAL, Cap, default_folder
 
@@ -86,10 +87,10 @@ def listed(parse: Callable[[str], _T]) -> Callable[[str], tuple[_T, ...]]:
     return parse_all
 
 
-def add_network_size(parser: argparse.ArgumentParser, *, required: bool) -> None:
+def add_network_size(parser: argparse.ArgumentParser) -> None:
     """Add ``--neurons`` and ``--layers``."""
     parser.add_argument(
-        "--neurons", type=positive, required=required, metavar="N", help="neurons a layer"
+        "--neurons", type=positive, metavar="N", help="inputs, where files do not tell"
     )
     parser.add_argument("--layers", type=positive, metavar="L", help="layers, from the first")
 
@@ -105,6 +106,35 @@ def add_activation(parser: argparse.ArgumentParser) -> None:
         default=OFFICIAL,
         metavar="Y",
         help="cap of activations, or none (default: the official one, 32)",
+    )
+
+
+def add_reading(parser: argparse.ArgumentParser) -> None:
+    """Add ``--last-activation`` and ``--index-base``: what files do not say themselves."""
+    parser.add_argument(
+        "--last-activation",
+        choices=("linear", "relu"),
+        help="of the last layer, where weights are .safetensors, .pt or .npz (default: linear)",
+    )
+    parser.add_argument(
+        "--index-base",
+        type=int,
+        default=1,
+        choices=(0, 1),
+        help="from what neurons and images count in .tsv files (default: 1, as published)",
+    )
+
+
+def add_engine(parser: argparse.ArgumentParser) -> None:
+    """Add ``--engine``, ``--mode``, ``--threads`` and ``--device``."""
+    parser.add_argument("--engine", default="auto", choices=("auto", *ENGINES))
+    parser.add_argument("--mode", default="auto", choices=("auto", *MODES))
+    parser.add_argument("--threads", type=positive, metavar="T", help="threads of engine cpu")
+    parser.add_argument(
+        "--device",
+        type=count,
+        metavar="N",
+        help="for engine cuda: which GPU, of those that the process sees, counted from 0",
     )
 
 

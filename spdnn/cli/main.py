@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
-from spdnn.cli import bench, compare, data, info, report, run
+from spdnn.cli import bench, compare, data, info, predict, report, run
 from spdnn.errors import ElsewhereError, SpdnnError, user_text
 from spdnn.launcher import launched_rank
 
-COMMANDS = (run, bench, report, compare, info, data)
+COMMANDS = (run, predict, bench, report, compare, info, data)
 """Modules with `add_parser`; each sets `command`, a function of the parsed arguments."""
 
 

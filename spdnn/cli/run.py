@@ -11,34 +11,18 @@ from typing import Any
 from spdnn import provenance
 from spdnn.bench.records import as_facts, as_json
 from spdnn.challenge import DEPTHS, FEATURES
-from spdnn.cli.arguments import (
-    add_activation,
-    add_data_folder,
-    add_network_size,
-    count,
-    factor,
-    positive,
-    writable,
-)
+from spdnn.cli.arguments import add_engine, factor, positive, writable
 from spdnn.cli.progress import progress_bar
+from spdnn.cli.sources import add_sources, as_rows, open_sources, source_rows
 from spdnn.distributed import PARTITIONS, Stops, Team, infer_together, join
-from spdnn.engines import ENGINES, MODES, choose_mode, make_engine
+from spdnn.engines import choose_mode, make_engine
 from spdnn.errors import DataError, DeviceError
 from spdnn.inference import with_reading
 from spdnn.io.checkpoint import remove_checkpoint
 from spdnn.io.files import whole_file
 from spdnn.network import Network
 from spdnn.result import Result, categories_text
-from spdnn.sources import (
-    SourcedFeatures,
-    SourcedNetwork,
-    find_inputs,
-    find_truth,
-    find_weights,
-    open_features,
-    open_network,
-    read_truth,
-)
+from spdnn.sources import SourcedFeatures, SourcedNetwork, find_truth, read_truth
 from spdnn.truth import Check, check_list, check_nothing, check_official
 
 NONE = "none"
@@ -55,28 +39,9 @@ def add_parser(commands: Any) -> None:
             "named is taken from the data folder, else made by the recipe."
         ),
     )
-    add_network_size(parser, required=True)
-    add_data_folder(parser)
-    parser.add_argument(
-        "--weights", metavar="PATH|recipe", help="store, folder or archive of layer files"
-    )
-    parser.add_argument(
-        "--inputs", metavar="PATH|recipe|digits", help="store, .tsv[.gz] or IDX images"
-    )
+    add_sources(parser)
     parser.add_argument("--truth", metavar="PATH|none", help="the true categories, one a line")
-    parser.add_argument("--engine", default="auto", choices=("auto", *ENGINES))
-    parser.add_argument("--mode", default="auto", choices=("auto", *MODES))
-    parser.add_argument(
-        "--features", type=count, metavar="COUNT", help="take only the first COUNT features"
-    )
-    add_activation(parser)
-    parser.add_argument("--threads", type=positive, metavar="T", help="threads of engine cpu")
-    parser.add_argument(
-        "--device",
-        type=count,
-        metavar="N",
-        help="for engine cuda: which GPU, of those that the process sees, counted from 0",
-    )
+    add_engine(parser)
     parser.add_argument(
         "--plan",
         type=Path,
@@ -143,7 +108,7 @@ def _run(
 ) -> int | None:
     """Do it as one of a team; the exit status is known to rank 0."""
     team.on_first(lambda: _refuse_early(arguments))
-    network, features = team.on_leaders(lambda: _open(arguments)) or (None, None)
+    network, features = team.on_leaders(lambda: open_sources(arguments)) or (None, None)
     check = team.on_first(lambda: _make_check(arguments, network, features))
     read = time.perf_counter() - started
     with progress_bar("inference", is_shown=team.is_first) as progress:
@@ -201,24 +166,6 @@ def _refuse_early(arguments: argparse.Namespace) -> None:
         raise DeviceError(
             f"engine {engine.name} cannot stop between layers: leave out --checkpoint, --rebalance"
         )
-
-
-def _open(arguments: argparse.Namespace) -> tuple[SourcedNetwork, SourcedFeatures]:
-    """Open what was named, or what the data folder holds."""
-    neurons, folder = arguments.neurons, arguments.data
-    layers = arguments.layers
-    if layers is None and not (arguments.weights or "").endswith(".spdnn"):
-        raise DataError("say how many --layers (official: " + ", ".join(map(str, DEPTHS)) + ")")
-    weights, inputs = arguments.weights, arguments.inputs
-    if weights is None:
-        weights = find_weights(folder, neurons, layers)
-    if inputs is None:
-        inputs = find_inputs(folder, neurons)
-    with progress_bar("weights") as progress:
-        network = open_network(weights, neurons, layers, arguments.bias, arguments.ymax, progress)
-    with progress_bar("inputs") as progress:
-        features = open_features(inputs, neurons, arguments.features, progress, folder)
-    return network, features
 
 
 def _make_check(
@@ -280,14 +227,10 @@ def _device_rows(result: Result) -> list[tuple[str, str]]:
 
 def as_text(network: SourcedNetwork, features: SourcedFeatures, result: Result) -> str:
     """The block of facts at the end of a run."""
-    net, inputs, seconds = network.network, features.features, result.seconds
-    notes = {True: "official", False: "not the official {}"}
+    seconds = result.seconds
     plural = "" if result.threads == 1 else "s"
     rows = [
-        ("network", f"{net.n_inputs} neurons x {net.n_layers} layers, {net.n_edges:,} edges"),
-        ("", f"{network.source} ({notes[network.is_official].format('network')})"),
-        ("inputs", f"{inputs.n_features:,} features, {inputs.n_nonzeros:,} non-zeros"),
-        ("", f"{features.source} ({notes[features.is_official].format('inputs')})"),
+        *source_rows(network, features),
         ("engine", f"{result.engine}, mode {result.mode}, {result.threads} thread{plural}"),
         *_rank_rows(result),
         *((("", f"resumed after layer {result.resumed_after}"),) if result.resumed_after else ()),
@@ -307,4 +250,4 @@ def as_text(network: SourcedNetwork, features: SourcedFeatures, result: Result) 
         *((("", MERGE_NOTE),) if result.mode == "merge" else ()),
         ("live", f"{result.live.size:,} of {result.n_features:,} features after the last layer"),
     ]
-    return "\n".join(f"{name:<11}{fact}".rstrip() for name, fact in rows)
+    return as_rows(rows)

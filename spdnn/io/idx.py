@@ -1,6 +1,7 @@
-"""MNIST's IDX image files.
+"""MNIST's IDX files of images and labels.
 
-Format: big-endian 32-bit magic 2051, number of images, rows, columns, then the bytes.
+Format: big-endian 32-bit magic 2051, number of images, rows, columns, then the bytes; of labels:
+magic 2049, number of labels, then the bytes.
 Source: Y. LeCun, C. Cortes, C. Burges, "The MNIST database of handwritten digits".
 """
 
@@ -16,6 +17,7 @@ from spdnn.io.triples import read_bytes
 IMAGES_MAGIC = 2051
 LABELS_MAGIC = 2049
 _HEADER = struct.Struct(">4I")
+_LABELS_HEADER = struct.Struct(">2I")
 
 
 def read_images(path: Path) -> npt.NDArray[np.uint8]:
@@ -44,3 +46,27 @@ def read_images(path: Path) -> npt.NDArray[np.uint8]:
             f"{path}: damaged IDX file: {len(data)} bytes, where its header says {n_bytes}"
         )
     return np.frombuffer(data, dtype=np.uint8, offset=_HEADER.size).reshape(n_images, rows, columns)
+
+
+def read_labels(path: Path) -> npt.NDArray[np.uint8]:
+    """Read the labels of an IDX file, packed (``.gz``) or not.
+
+    Returns
+    -------
+    ndarray, shape (n_labels,), uint8
+
+    Raises
+    ------
+    DataError
+        If the file is damaged or holds something else than labels.
+    """
+    data = read_bytes(path)
+    magic, n_labels = _LABELS_HEADER.unpack_from(data.ljust(_LABELS_HEADER.size, b"\0"))
+    if magic != LABELS_MAGIC:
+        raise DataError(f"{path}: not an IDX label file (magic {magic}, expected {LABELS_MAGIC})")
+    n_bytes = _LABELS_HEADER.size + n_labels
+    if len(data) != n_bytes:
+        raise DataError(
+            f"{path}: damaged IDX file: {len(data)} bytes, where its header says {n_bytes}"
+        )
+    return np.frombuffer(data, dtype=np.uint8, offset=_LABELS_HEADER.size)

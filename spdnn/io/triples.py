@@ -32,7 +32,7 @@ _NUMBER = re.compile(rb" *-?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)? *|[ +-]*(nan|inf|in
 
 
 class Triples(NamedTuple):
-    """Parsed lines: 1-based `row` and `column` (int32) and `value` (float32), as in the file."""
+    """Parsed lines: `row` and `column` (int32) and `value` (float32), numbered as in the file."""
 
     row: npt.NDArray[np.int32]
     column: npt.NDArray[np.int32]
@@ -101,7 +101,12 @@ def parse_triples(data: bytes, name: str) -> Triples:
 
 
 def triples_to_csr(
-    triples: Triples, data: bytes, name: str, shape: tuple[int, int], what: tuple[str, str]
+    triples: Triples,
+    data: bytes,
+    name: str,
+    shape: tuple[int, int],
+    what: tuple[str, str],
+    index_base: int = 1,
 ) -> sp.csr_array:
     """Sort triples in any order into a matrix of `shape`, float32, canonical format.
 
@@ -112,26 +117,29 @@ def triples_to_csr(
     data, name
         As in `parse_triples`; only read for a message.
     shape : (int, int)
-        Largest row and column that the file may name.
+        How many rows and columns the file may name.
     what : (str, str)
         What rows and columns are called in messages, such as ``("input", "output")``.
+    index_base : {1, 0}
+        What the first row and column are called in the file.
 
     Raises
     ------
     DataError
-        Naming the line, if a triple is out of range, 0-based or named twice.
+        Naming the line, if a triple is out of range, counts from elsewhere or is named twice.
     """
     row, column, value = triples
     for numbers, size, word in zip((row, column), shape, what, strict=True):
-        if numbers.size and (int(numbers.min()) < 1 or int(numbers.max()) > size):
-            index = int(np.flatnonzero((numbers < 1) | (numbers > size))[0])
-            text = f"{word} {numbers[index]} is outside of 1..{size}"
-            if numbers[index] == 0:
-                text += " (numbers count from 1)"
+        first, last = index_base, size - 1 + index_base
+        if numbers.size and (int(numbers.min()) < first or int(numbers.max()) > last):
+            index = int(np.flatnonzero((numbers < first) | (numbers > last))[0])
+            text = f"{word} {numbers[index]} is outside of {first}..{last}"
+            if numbers[index] in (0, size):
+                text += f" (numbers count from {index_base})"
             raise line_error(data, name, index, text)
-    matrix = sp.coo_array((value, (row - 1, column - 1)), shape=shape).tocsr()
+    matrix = sp.coo_array((value, (row - index_base, column - index_base)), shape=shape).tocsr()
     if matrix.nnz != value.size:
-        key = (row.astype(np.int64) - 1) * shape[1] + column
+        key = row.astype(np.int64) * shape[1] + column
         order = np.argsort(key, kind="stable")
         twice = order[1:][key[order[1:]] == key[order[:-1]]]
         index = int(twice.min())

@@ -38,6 +38,8 @@ def read_layers(
     layers: int,
     make_layer: Callable[[Any], Layer],
     progress: Callable[[int], None] | None = None,
+    *,
+    index_base: int = 1,
 ) -> Network:
     """Read layers 1 to `layers` of `neurons` neurons in the published layout.
 
@@ -53,6 +55,8 @@ def read_layers(
         Makes a Layer from its weights (csr_array, float32).
     progress : callable, optional
         Called with the number of layers read so far.
+    index_base : {1, 0}
+        What the first neuron is called in the files; layers are numbered from 1 in any case.
 
     Raises
     ------
@@ -71,7 +75,7 @@ def read_layers(
     is_archive = path.name.endswith(ARCHIVE_SUFFIXES)
 
     def parse(name: str, read: Callable[[], bytes]) -> Layer:
-        weights = _parse_weights(name, read, neurons)
+        weights = _parse_weights(name, read, neurons, index_base)
         try:
             return make_layer(weights)
         except DataError as error:
@@ -142,10 +146,13 @@ def iterate_weights(path: Path, neurons: int) -> Iterator[tuple[int, str, sp.csr
         raise _missing_layers(path, neurons, 1, set(), sizes_seen)
 
 
-def _parse_weights(name: str, read: Callable[[], bytes], neurons: int) -> sp.csr_array:
+def _parse_weights(
+    name: str, read: Callable[[], bytes], neurons: int, index_base: int = 1
+) -> sp.csr_array:
     data = read()
     triples = parse_triples(data, name)
-    return triples_to_csr(triples, data, name, (neurons, neurons), ("input", "output"))
+    shape = (neurons, neurons)
+    return triples_to_csr(triples, data, name, shape, ("input", "output"), index_base)
 
 
 def _missing_layers(
@@ -222,8 +229,8 @@ def _as_it_is(data: bytes, name: str) -> bytes:
     return data
 
 
-def read_inputs(path: Path, neurons: int) -> Features:
-    """Read an inputs file, lines ``image<TAB>neuron<TAB>value``, 1-based, in any order.
+def read_inputs(path: Path, neurons: int, *, index_base: int = 1) -> Features:
+    """Read an inputs file, lines ``image<TAB>neuron<TAB>value``, in any order.
 
     Parameters
     ----------
@@ -231,6 +238,8 @@ def read_inputs(path: Path, neurons: int) -> Features:
         ``.tsv`` or ``.tsv.gz``.
     neurons : int
         Input neurons of the network.
+    index_base : {1, 0}
+        What the first image and the first neuron are called in the file.
 
     Returns
     -------
@@ -246,13 +255,13 @@ def read_inputs(path: Path, neurons: int) -> Features:
     """
     data, name = read_bytes(path), str(path)
     triples = parse_triples(data, name)
-    n_images = int(triples.row.max(initial=0))
+    n_images = int(triples.row.max(initial=index_base - 1)) + 1 - index_base
     require_bytes(
         2 * n_images * np.dtype(np.int64).itemsize,
         f"{path}: images up to number {n_images}",
         "check the numbers in its first column",
     )
-    csr = triples_to_csr(triples, data, name, (n_images, neurons), ("image", "neuron"))
+    csr = triples_to_csr(triples, data, name, (n_images, neurons), ("image", "neuron"), index_base)
     csr.eliminate_zeros()
     values = None if (csr.data == 1).all() else csr.data
     indices = csr.indices.astype(index_dtype(neurons))

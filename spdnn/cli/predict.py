@@ -1,0 +1,123 @@
+"""``spdnn predict``: run a classifier, say which class features are of, and how many are right."""
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from spdnn.cli.arguments import add_engine, writable
+from spdnn.cli.progress import progress_bar
+from spdnn.cli.sources import add_sources, as_rows, open_sources, source_rows
+from spdnn.engines import choose_mode, make_engine
+from spdnn.errors import DataError, DeviceError
+from spdnn.inference import with_reading
+from spdnn.io.files import whole_file
+from spdnn.io.labels import read_labels
+from spdnn.launcher import launched_size
+from spdnn.prediction import Prediction, predict
+
+N_SHOWN = 10
+"""Classes, the most frequent, whose features are counted in what is printed."""
+
+
+def add_parser(commands: Any) -> None:
+    """Add the command to the parser."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "predict",
+        help="run a classifier: the class of each feature, and how many are right",
+        description=(
+            "Run features through a classifier and take each one's largest output, counted from "
+            "0 (of a single output: 1 where it is positive, else 0)."
+        ),
+    )
+    add_sources(parser)
+    parser.add_argument(
+        "--labels",
+        type=Path,
+        metavar="FILE",
+        help="the true classes: .txt (a number a line), .npy, or MNIST's labels",
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the classes, one a line")
+    parser.add_argument(
+        "--scores", type=Path, metavar="FILE", help="write the scores as an array, .npy"
+    )
+    add_engine(parser)
+    parser.set_defaults(command=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do it."""
+    started = time.perf_counter()
+    if launched_size() > 1:
+        raise DeviceError("spdnn predict is one process's work: start it without a launcher")
+    for path in (arguments.out, arguments.scores):
+        if path is not None:
+            writable(path)
+    choose_mode(make_engine(arguments.engine, arguments.threads, arguments.device), arguments.mode)
+    labels = None if arguments.labels is None else read_labels(arguments.labels)
+    network, features = open_sources(arguments)
+    if labels is not None:
+        labels = _fitting(arguments, labels, len(features.features), network.network.n_outputs)
+    read = time.perf_counter() - started
+    with progress_bar("inference") as progress:
+        predicted = predict(
+            network.network,
+            features.features,
+            engine=arguments.engine,
+            mode=arguments.mode,
+            threads=arguments.threads,
+            device=arguments.device,
+            progress=progress,
+        )
+    if arguments.out is not None:
+        with whole_file(arguments.out) as file:
+            file.write("".join(f"{each}\n" for each in predicted.classes.tolist()).encode())
+    if arguments.scores is not None:
+        with whole_file(arguments.scores) as file:
+            np.save(file, predicted.scores)
+    seconds = with_reading(predicted.result, read, time.perf_counter() - started).seconds
+    result = predicted.result
+    rows = [
+        *source_rows(network, features),
+        ("engine", f"{result.engine}, mode {result.mode}"),
+        ("read", f"{seconds.read:10.3f} s"),
+        ("inference", f"{seconds.inference:10.3f} s"),
+        ("total", f"{seconds.total:10.3f} s"),
+        ("live", f"{result.live.size:,} of {result.n_features:,} features after the last layer"),
+        *_class_rows(predicted, labels),
+    ]
+    print(as_rows(rows))
+    return 0
+
+
+def _fitting(
+    arguments: argparse.Namespace, labels: npt.NDArray[np.int64], n_features: int, n_outputs: int
+) -> npt.NDArray[np.int64]:
+    """Labels of the features that were asked for; DataError if there are not as many."""
+    if arguments.features is not None:
+        labels = labels[: arguments.features]
+    if labels.size != n_features:
+        raise DataError(f"{arguments.labels}: {labels.size} labels for {n_features} features")
+    n_classes = max(2, n_outputs)
+    if labels.size and not 0 <= labels.min() <= labels.max() < n_classes:
+        wrong = labels[(labels < 0) | (labels >= n_classes)][0]
+        raise DataError(f"{arguments.labels}: class {wrong} is outside of 0..{n_classes - 1}")
+    return labels
+
+
+def _class_rows(
+    predicted: Prediction, labels: npt.NDArray[np.int64] | None
+) -> list[tuple[str, str]]:
+    """How many features there are of each class, and how many are right."""
+    classes, counts = np.unique(predicted.classes, return_counts=True)
+    order = np.argsort(-counts, kind="stable")[:N_SHOWN]
+    shown = ", ".join(f"{classes[k]}: {counts[k]:,}" for k in np.sort(order))
+    more = ", ..." if classes.size > N_SHOWN else ""
+    rows = [("classes", f"{classes.size:,} found: {shown}{more}")]
+    if labels is not None and labels.size:
+        n_right = np.count_nonzero(predicted.classes == labels)
+        rows.append(("accuracy", f"{n_right / labels.size:.4f} ({n_right:,} of {labels.size:,})"))
+    return rows

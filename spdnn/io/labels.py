@@ -1,0 +1,47 @@
+"""True classes of features: text, NumPy's arrays, MNIST's labels."""
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from spdnn.errors import DataError
+from spdnn.io import idx, matrices
+from spdnn.io.triples import read_bytes
+
+
+def read_labels(path: Path) -> npt.NDArray[np.int64]:
+    """Read a class for each feature, counted from 0.
+
+    Parameters
+    ----------
+    path : Path
+        ``.npy``; ``.txt`` or ``.tsv``, a number a line; else MNIST's form, IDX, ``.gz`` or not.
+
+    Returns
+    -------
+    ndarray, shape (n_features,), int64
+
+    Raises
+    ------
+    DataError
+        If the file is not there or malformed (with the line, in text).
+    """
+    if path.suffix == ".npy":
+        array = matrices.load_array(path)
+        if array.ndim != 1 or array.dtype.kind not in "iu":
+            raise DataError(
+                f"{path}: expected one row of whole numbers, not {array.dtype} numbers "
+                f"of shape {array.shape}"
+            )
+        return array.astype(np.int64)
+    if path.suffix not in (".txt", ".tsv"):
+        return idx.read_labels(path).astype(np.int64)
+    classes = []
+    for number, line in enumerate(read_bytes(path).splitlines(), start=1):
+        text = line.strip()
+        if not text.isdigit() or len(text) > 18:
+            shown = line[:40].decode("utf-8", "replace")
+            raise DataError(f"{path}, line {number}: {shown!r} is not a class, a number from 0")
+        classes.append(int(text))
+    return np.array(classes, dtype=np.int64)

@@ -1,0 +1,147 @@
+"""SciPy's and NumPy's own files: layers as sparse matrices, features as sparse or dense ones.
+
+A network is a folder of ``.npz`` files, a sparse matrix (inputs x outputs) each, as
+`scipy.sparse.save_npz` writes it. Layers follow each other as their names count: ``1.npz``,
+``2.npz``, ..., ``10.npz``. The bias of ``1.npz`` is ``1.bias.npy`` beside it, none is zero.
+"""
+
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from spdnn.errors import DataError
+from spdnn.features import Features
+from spdnn.io.chain import Part, activated, chain, natural, require_weights_say_all
+from spdnn.io.files import whole_file, whole_folder
+from spdnn.network import Activation, Network
+
+SUFFIX = ".npz"
+_BIAS = ".bias.npy"
+
+_DAMAGE = (
+    ArithmeticError,
+    EOFError,
+    LookupError,
+    NotImplementedError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+"""What numpy and scipy raise for files that are none of theirs, or damaged."""
+
+
+def is_folder_of_layers(path: Path) -> bool:
+    """Whether it is a folder with ``.npz`` files in it."""
+    return path.is_dir() and next(path.glob(f"*{SUFFIX}"), None) is not None
+
+
+def read_layers(path: Path, last: Activation = "linear", ymax: float | None = None) -> Network:
+    """Read a network of sparse matrices in files.
+
+    Parameters
+    ----------
+    path : Path
+        A folder of them, or the single file of a single layer.
+    last : {"relu", "linear"}
+        Activation of the last layer; all others are relu.
+    ymax : float or None
+        Cap of the relu layers.
+
+    Raises
+    ------
+    DataError
+        If a file is none of scipy's, a layer is missing (where names count), or the layers
+        do not follow each other.
+    """
+    files = sorted(path.glob(f"*{SUFFIX}"), key=lambda file: natural(file.name))
+    files = files if path.is_dir() else [path]
+    _require_all(path, [natural(file.stem) for file in files])
+    parts = []
+    for file in files:
+        bias_file = file.with_name(file.stem + _BIAS)
+        bias = load_array(bias_file) if bias_file.exists() else 0.0
+        parts.append(Part(file.name, _load_sparse(file), bias))
+    return chain(path, activated(parts, last, ymax), "inputs x outputs")
+
+
+def _require_all(path: Path, keys: list[list[Any]]) -> None:
+    """Refuse names that count by their last number, but leave one out."""
+    for before, key in pairwise(keys):
+        counts = len(key) > 1 and [*before[:-2], before[-1]] == [*key[:-2], key[-1]]
+        if counts and key[-2] != before[-2] + 1:
+            name = "".join(map(str, [*key[:-2], before[-2] + 1, key[-1]]))
+            raise DataError(f"{path}: a layer is missing: no {name}{SUFFIX}, but a later one")
+
+
+def write_layers(folder: Path, network: Network) -> None:
+    """Write a network into a new folder, as `read_layers` reads it.
+
+    Raises
+    ------
+    DataError
+        If the folder is there, cannot be written, or the network is more than its weights.
+    """
+    require_weights_say_all(network, f"a folder of {SUFFIX}")
+    with whole_folder(folder) as partial:
+        for number, layer in enumerate(network.layers, start=1):
+            sp.save_npz(partial / f"{number}{SUFFIX}", layer.weights)
+            np.save(partial / f"{number}{_BIAS}", layer.bias)
+
+
+def read_features(path: Path) -> Features:
+    """Read features, a row each: a sparse matrix (``.npz``) or a dense one (``.npy``).
+
+    Raises
+    ------
+    DataError
+        If it is none, or a value is not finite.
+    """
+    matrix = _load_sparse(path) if path.suffix == SUFFIX else load_array(path)
+    try:
+        return Features.from_matrix(matrix)
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
+
+
+def write_features(path: Path, features: Features) -> None:
+    """Write features as a sparse matrix, ``.npz``; DataError if the file cannot be written."""
+    with whole_file(path) as file:
+        sp.save_npz(file, features.to_csr(np.float32))
+
+
+def load_array(path: Path) -> npt.NDArray[Any]:
+    """Read an array of numbers, ``.npy``; DataError if it is none."""
+    array: npt.NDArray[Any] = _loaded(
+        path, partial(np.load, allow_pickle=False), "an array of numbers as numpy.save"
+    )
+    return array
+
+
+def _load_sparse(path: Path) -> Any:
+    return _loaded(path, sp.load_npz, "a sparse matrix as scipy.sparse.save_npz")
+
+
+def _loaded(path: Path, load: Callable[[BinaryIO], Any], wanted: str) -> Any:
+    try:
+        with open(path, "rb") as file:  # numpy would leave a damaged one open
+            array = load(file)
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or error}") from error
+    except _DAMAGE as error:
+        raise DataError(f"{path}: not {wanted} writes it") from error
+    if getattr(array, "dtype", np.dtype(object)).kind not in "biuf":
+        raise DataError(f"{path}: not {wanted} writes it")
+    return array
