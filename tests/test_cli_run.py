@@ -199,7 +199,6 @@ def test_the_json_holds_all_facts() -> None:
     assert (record["engine"], record["mode"]) == ("cpu", "edges")
     assert (record["ranks"], record["threads"]) == (1, 1)
     seconds = record["seconds"]
-    assert seconds.pop("kernels") == seconds.pop("copies") == 0  # of a device's own clock
     assert set(seconds) == {"read", "compile", "plan", "load", "inference", "total"}
     phases = sum(seconds.values()) - seconds["total"]
     assert 0 < phases <= seconds["total"]
