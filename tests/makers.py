@@ -195,6 +195,24 @@ def by_column(layers: tuple[LayerCount, ...]) -> dict[str, list[int]]:
     return {name: [getattr(layer, name) for layer in layers] for name in LayerCount._fields}
 
 
+def trained_network(seed: int = 0, widths: list[int] | None = None) -> Network:
+    """Relu layers and a linear one, half of the weights left out, a bias a neuron."""
+    rng = np.random.default_rng(seed)
+    shapes = list(pairwise(widths or [7, 5, 4, 3]))
+    layers = []
+    for number, (n_inputs, n_outputs) in enumerate(shapes, start=1):
+        dense = rng.normal(size=(n_inputs, n_outputs)) * (rng.random((n_inputs, n_outputs)) < 0.5)
+        activation = "linear" if number == len(shapes) else "relu"
+        bias = rng.normal(size=n_outputs)
+        layers.append(Layer(dense, bias, activation=activation, bias_rule="always"))
+    return Network(layers, "trained")
+
+
+trained_networks = st.builds(
+    trained_network, st.integers(0, 2**32 - 1), st.lists(st.integers(1, 12), min_size=2, max_size=6)
+)
+
+
 def record_facts(
     *,
     neurons: int = 1024,

@@ -18,11 +18,11 @@ from tests.makers import (
     same_features,
     same_layers,
     small_network,
+    trained_network,
     triples_text,
     write_folder,
 )
 from tests.test_cli_run import failure
-from tests.test_io_formats import trained_network
 
 NETWORK = trained_network(1, [9, 8, 6, 4])
 FEATURES = dyadic_features(5, 30, 9)
