@@ -79,12 +79,13 @@ def parse_triples(data: bytes, name: str) -> Triples:
     """
     if not data or data.isspace():
         return Triples(*(np.empty(0, dtype=kind.to_pandas_dtype()) for kind in _COLUMNS.values()))
-    # Borrowed, not handed over: a thread of pyarrow's that lets go of a Python object while the
-    # interpreter ends, aborts the process (apache/arrow issue 34314).
-    borrowed = pa.foreign_buffer(np.frombuffer(data, dtype=np.uint8).ctypes.data, len(data))
+    # A copy in memory of pyarrow's own: one of its threads that lets go of a Python object, even
+    # of borrowed memory, while the interpreter ends, aborts the process (apache/arrow 34314).
+    copy = pa.allocate_buffer(len(data))
+    np.frombuffer(copy, dtype=np.uint8)[:] = np.frombuffer(data, dtype=np.uint8)
     try:
         table = pa.csv.read_csv(
-            pa.BufferReader(borrowed),
+            pa.BufferReader(copy),
             read_options=pa.csv.ReadOptions(
                 column_names=list(_COLUMNS), block_size=BLOCK_BYTES, use_threads=True
             ),
