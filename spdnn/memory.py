@@ -1,5 +1,6 @@
-"""How much memory there is, asked for before work starts."""
+"""How much memory there is, asked for before work starts, and how much was taken."""
 
+import resource
 from pathlib import Path
 
 from spdnn.errors import DeviceError
@@ -26,6 +27,11 @@ def available_bytes() -> int:
     except (OSError, ValueError):
         pass  # not Linux with cgroup v2: the machine's own figure, or none, has to do
     return available
+
+
+def peak_bytes() -> int:
+    """The most memory that this process has had so far, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def l2_bytes() -> int:

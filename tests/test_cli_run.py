@@ -200,6 +200,7 @@ def test_the_json_holds_all_facts() -> None:
     assert (record["ranks"], record["threads"]) == (1, 1)
     seconds = record["seconds"]
     assert set(seconds) == {"read", "compile", "plan", "load", "inference", "total"}
+    assert 2**25 < record["peak_memory"] < 2**36
     phases = sum(seconds.values()) - seconds["total"]
     assert 0 < phases <= seconds["total"]
     rate = NETWORK.n_edges * 40 / seconds["inference"]

@@ -1,5 +1,6 @@
 """Every engine against the reference, and the reference against the definition."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -223,3 +224,22 @@ def test_a_plan_beyond_the_memory_is_refused_before_the_work(
     monkeypatch.setattr("spdnn.memory.available_bytes", lambda: 1000)
     with pytest.raises(DeviceError, match="of memory"):
         infer(network, Features.from_matrix(np.eye(40)), engine="cpu")
+
+
+def test_nothing_is_compiled_in_a_run() -> None:
+    engine = cpu_engine.CpuEngine(2)
+    network = Network([Layer(np.eye(40) + np.eye(40)[::-1], -0.25, 1.0)] * 20)
+    engine.compile(network)
+    kernels = {
+        name: value
+        for module_name, module in sys.modules.items()
+        if module_name.startswith("spdnn.engines.")
+        for name, value in vars(module).items()
+        if hasattr(value, "signatures")
+    }
+    before = {name: len(kernel.signatures) for name, kernel in kernels.items()}
+    for mode in engine.modes:
+        plan = engine.plan(network, mode)
+        for kind in ("binary", "random"):
+            engine.run(plan, engine.load(plan, dyadic_features(1, 50, 40, kind)), activations=True)
+    assert {name: len(kernel.signatures) for name, kernel in kernels.items()} == before

@@ -29,6 +29,7 @@ VOLATILE = frozenset(
         "imbalance",
         "ranks_log",
         "machine_peak",
+        "peak_memory",
         "load",
         "joules",
         "date",

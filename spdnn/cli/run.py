@@ -20,6 +20,7 @@ from spdnn.errors import DataError, DeviceError
 from spdnn.inference import with_reading
 from spdnn.io.checkpoint import remove_checkpoint
 from spdnn.io.files import whole_file
+from spdnn.memory import peak_bytes
 from spdnn.network import Network
 from spdnn.result import Result, categories_text
 from spdnn.sources import SourcedFeatures, SourcedNetwork, find_truth, read_truth
@@ -137,6 +138,7 @@ def _run(
         verdict = check(whole)
         if arguments.json is not None:
             record = as_facts(network, features, [whole], verdict)
+            record["peak_memory"] = peak_bytes()
             record["provenance"] = facts | {"mpi": team.library}
             with whole_file(arguments.json) as file:
                 file.write(as_json(record))
@@ -241,6 +243,7 @@ def as_text(network: SourcedNetwork, features: SourcedFeatures, result: Result) 
         ("inference", f"{seconds.inference:10.3f} s"),
         *_device_rows(result),
         ("total", f"{seconds.total:10.3f} s"),
+        ("memory", f"{peak_bytes() / 2**30:10.3f} GiB at most, this process"),
         (
             "rate",
             f"{result.edges_per_second / 1e12:10.4f} TeraEdges/s (edges x features / inference)",

@@ -120,7 +120,8 @@ class CpuEngine:
     def compile(self, network: Network) -> None:
         """Plan and run a tiny network with the same types, through several stages."""
         widths = [network.n_inputs, 2, network.max_width] + [2] * LOOK_ENDS[2]
-        layers = [Layer(sp.eye_array(*shape), bias=-0.01) for shape in pairwise(widths)]
+        # With a cap that lasts, so that features are looked at for resting, too.
+        layers = [Layer(2 * sp.eye_array(*shape), -0.01, 1.0) for shape in pairwise(widths)]
         features = Features(network.n_inputs, np.arange(3), np.zeros(2, np.int32))
         measured_costs()
         with ThreadPoolExecutor(1) as pool:
@@ -128,7 +129,7 @@ class CpuEngine:
         for mode in self.modes:
             plan = self.plan(Network(layers), mode)
             for form in forms:
-                self.run(plan, form)
+                self.run(plan, form, activations=True)
 
     def plan(self, network: Network, mode: str) -> CpuPlan:
         """Cut all layers into blocks, in mode ``merge`` after merging neurons."""
