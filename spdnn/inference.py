@@ -38,7 +38,7 @@ def infer(
     features : Features
         As many neurons as the network has inputs.
     engine : {"auto", "cpu", "cuda", "scipy"}
-    mode : {"auto", "edges"}
+    mode : {"auto", "edges", "merge"}
     threads : int, optional
         For engine "cpu"; by default the processors that this process may use, at most
         ``OMP_NUM_THREADS``.

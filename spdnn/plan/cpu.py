@@ -13,7 +13,7 @@ from spdnn.features import index_dtype
 from spdnn.memory import require_bytes
 from spdnn.network import Layer, Network, may_drop_after
 from spdnn.plan.blocks import INDEX_START, TYPICAL_COSTS, WEIGHT_START, BlockCosts, cut_layer
-from spdnn.plan.merge import merge_layer
+from spdnn.plan.merge import loading_of, merge_layers
 from spdnn.plan.rest import keeps_cap
 from spdnn.work import Work
 
@@ -188,31 +188,22 @@ def plan_merge(network: Network, costs: BlockCosts = TYPICAL_COSTS) -> CpuPlan:
     Layers are merged one at a time, so that a network whose layers are made one at a time
     never has to fit into memory. Parameters and errors as in `plan_edges`.
     """
-    input_class = np.arange(network.n_inputs, dtype=np.int32)
-    load_position, n_loaded = input_class, network.n_inputs
     steps: _Steps | None = None
-    n_classes = network.n_inputs
     cap: float | None = None
     keeps = []
-    for layer in network.layers:
-        merged = merge_layer(layer, input_class, n_classes)
+    for layer, merged in merge_layers(network):
         if steps is None:
-            if merged.sums is not None:
-                # Nothing is merged yet: every input is in one sum at most, taken while loading.
-                n_loaded = merged.sums.shape[1]
-                load_position = np.full(network.n_inputs, n_loaded, dtype=np.int32)
-                load_position[np.diff(merged.sums.indptr) > 0] = merged.sums.indices
-            steps = _Steps(network, costs, n_loaded)
-            steps.count_additions(network.n_inputs if merged.sums is not None else 0)
+            inputs = loading_of(merged, network.n_inputs)
+            steps = _Steps(network, costs, inputs.n_loaded)
+            steps.count_additions(inputs.n_sums)
         elif merged.sums is not None:
             steps.add_sums(merged.sums)
         steps.add_layer(layer, merged.weights, merged.bias)
-        input_class, n_classes = merged.output_class, merged.bias.size
         keeps.append(keeps_cap(layer, merged, cap))
         cap = layer.ymax
     assert steps is not None
     rests = may_drop_after(keeps) & (cap is not None)
-    return steps.plan("merge", load_position, steps.position[input_class], rests)
+    return steps.plan("merge", inputs.position, steps.position[merged.output_class], rests)
 
 
 class _Steps:

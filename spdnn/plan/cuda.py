@@ -22,7 +22,7 @@ from spdnn.memory import require_bytes
 from spdnn.network import Layer, Network, may_drop_after
 from spdnn.plan.ell import LARGEST_BUFFER, Ell, cut_ell
 from spdnn.plan.groups import NOTHING, group_columns
-from spdnn.plan.merge import merge_layer
+from spdnn.plan.merge import Loading, MergedLayer, loading_of, merge_layers
 from spdnn.work import Work
 
 (
@@ -235,13 +235,13 @@ def plan_cuda(network: Network, mode: str, shape: Shape) -> CudaPlan:
             steps.add(_Step(layer.weights, bias, layer))
         inputs = np.arange(network.n_inputs, dtype=np.int32)
         return steps.plan(mode, inputs, steps.position)
-    merged = _merged(network)
-    widths = [merged.n_loaded, *(step.weights.shape[1] for step, _ in merged.steps)]
-    n_edges = sum(step.weights.nnz for step, _ in merged.steps)
-    steps = _Steps(shape, merged.n_loaded, suits_resident(widths, n_edges, shape))
-    for step, n_sums in merged.steps:
+    merged_steps, loading, last = _merged_steps(network)
+    widths = [loading.n_loaded, *(step.weights.shape[1] for step, _ in merged_steps)]
+    n_edges = sum(step.weights.nnz for step, _ in merged_steps)
+    steps = _Steps(shape, loading.n_loaded, suits_resident(widths, n_edges, shape))
+    for step, n_sums in merged_steps:
         steps.add(step, n_sums)
-    return steps.plan(mode, merged.load_position, steps.position[merged.last_class])
+    return steps.plan(mode, loading.position, steps.position[last.output_class])
 
 
 def row_stride(features: int) -> int:
@@ -290,37 +290,26 @@ class _Step(NamedTuple):
     layer: Layer | None
 
 
-class _Merged(NamedTuple):
-    """A network after merging: its steps, each with the sums that were taken on the way to it."""
+def _merged_steps(network: Network) -> tuple[list[tuple[_Step, int]], Loading, MergedLayer]:
+    """Merge the neurons of all layers; a layer becomes one step or two.
 
-    steps: list[tuple[_Step, int]]
-    load_position: npt.NDArray[np.int32]
-    n_loaded: int
-    last_class: npt.NDArray[np.int32]
-
-
-def _merged(network: Network) -> _Merged:
-    """Merge the neurons of all layers; a layer becomes one step or two."""
-    n_loaded = network.n_inputs
-    load_position = input_class = np.arange(n_loaded, dtype=np.int32)
+    Returns the steps, each with the sums that were taken on the way to it, how inputs are
+    loaded, and the last layer.
+    """
+    loading: Loading | None = None
     steps: list[tuple[_Step, int]] = []
-    n_classes = n_loaded
-    for number, layer in enumerate(network.layers):
-        merged = merge_layer(layer, input_class, n_classes)
+    for layer, merged in merge_layers(network):
         n_sums = 0
-        if merged.sums is not None and number == 0:
-            # Nothing is merged yet: every input is in one sum at most, taken while loading.
-            n_sums = network.n_inputs
-            n_loaded = merged.sums.shape[1]
-            load_position = np.full(n_sums, n_loaded, dtype=np.int32)
-            load_position[np.diff(merged.sums.indptr) > 0] = merged.sums.indices
+        if loading is None:
+            loading = loading_of(merged, network.n_inputs)
+            n_sums = loading.n_sums
         elif merged.sums is not None:
             n_sums = merged.sums.nnz
             zeros = np.zeros(merged.sums.shape[1], dtype=np.float32)
             steps.append((_Step(merged.sums, zeros, None), 0))
         steps.append((_Step(merged.weights, merged.bias, layer), n_sums))
-        input_class, n_classes = merged.output_class, merged.bias.size
-    return _Merged(steps, load_position, n_loaded, input_class)
+    assert loading is not None
+    return steps, loading, merged
 
 
 class _Steps:

@@ -8,13 +8,14 @@ turns a layer into two steps. Both are found by hashing, confirmed by value, on 
 A merged layer is taken in one step or in two, whichever has the smaller cost.
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from spdnn.network import Layer
+from spdnn.network import Layer, Network
 from spdnn.plan.groups import NOTHING, bits_of, group_columns
 
 
@@ -35,6 +36,47 @@ class MergedLayer(NamedTuple):
     weights: sp.csr_array
     bias: npt.NDArray[np.float32]
     output_class: npt.NDArray[np.int32]
+
+
+class Loading(NamedTuple):
+    """How the inputs of a merged network are taken: the first layer's sums while they are loaded.
+
+    Attributes
+    ----------
+    position : ndarray, shape (n_inputs,), int32
+        The neuron to which each input is added; `n_loaded` for none.
+    n_loaded : int
+        Neurons that there are then.
+    n_sums : int
+        Inputs that are added up on the way; 0 where the first layer takes them one by one.
+    """
+
+    position: npt.NDArray[np.int32]
+    n_loaded: int
+    n_sums: int
+
+
+def merge_layers(network: Network) -> Iterator[tuple[Layer, MergedLayer]]:
+    """Merge the neurons of all layers, one layer at a time, and give each beside its original.
+
+    The sums of the first are those of `loading_of`: they are no step of their own.
+    """
+    input_class, n_classes = np.arange(network.n_inputs, dtype=np.int32), network.n_inputs
+    for layer in network.layers:
+        merged = merge_layer(layer, input_class, n_classes)
+        yield layer, merged
+        input_class, n_classes = merged.output_class, merged.bias.size
+
+
+def loading_of(first: MergedLayer, n_inputs: int) -> Loading:
+    """How inputs are taken for the first of a network's merged layers."""
+    if first.sums is None:
+        return Loading(np.arange(n_inputs, dtype=np.int32), n_inputs, 0)
+    # Nothing is merged yet: every input is in one sum at most.
+    n_loaded = first.sums.shape[1]
+    position = np.full(n_inputs, n_loaded, dtype=np.int32)
+    position[np.diff(first.sums.indptr) > 0] = first.sums.indices
+    return Loading(position, n_loaded, n_inputs)
 
 
 def merge_layer(
