@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from spdnn import Features, Network, Result
-from spdnn.distributed import Partition, Stops, Team, infer_together, part_of
+from spdnn.distributed import Partition, Stops, Team, part_of, prepare_together
 from spdnn.errors import ElsewhereError
 from spdnn.state import State, joined
 
@@ -113,10 +113,11 @@ def infer_by_threads(
         team, own = LocalTeam(rank, board, barrier), network
         if not isinstance(network, Network):
             team, own = LonelyTeam(rank, board, barrier), network[rank]
-        return infer_together(
+        prepared = prepare_together(
             team, own, features,
             partition=partition, engine=engine, mode=mode, threads=1, stops=stops,
         )  # fmt: skip
+        return prepared.run()
 
     with ThreadPoolExecutor(size) as pool:
         futures = [pool.submit(run, rank) for rank in range(size)]

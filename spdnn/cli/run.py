@@ -14,7 +14,7 @@ from spdnn.challenge import DEPTHS, FEATURES
 from spdnn.cli.arguments import add_engine, factor, positive, writable
 from spdnn.cli.progress import progress_bar
 from spdnn.cli.sources import add_sources, as_rows, open_sources, source_rows
-from spdnn.distributed import PARTITIONS, Stops, Team, infer_together, join
+from spdnn.distributed import PARTITIONS, Stops, Team, join, prepare_together
 from spdnn.engines import choose_mode, make_engine
 from spdnn.errors import DataError, DeviceError
 from spdnn.inference import with_reading
@@ -113,7 +113,7 @@ def _run(
     check = team.on_first(lambda: _make_check(arguments, network, features))
     read = time.perf_counter() - started
     with progress_bar("inference", is_shown=team.is_first) as progress:
-        result = infer_together(
+        prepared = prepare_together(
             team,
             network.network if network else None,
             features.features if features else None,
@@ -124,8 +124,8 @@ def _run(
             device=arguments.device,
             plan_file=arguments.plan,
             stops=Stops(arguments.checkpoint, arguments.checkpoint_every, arguments.rebalance),
-            progress=progress,
         )
+        result = prepared.run(progress=progress)
 
     def report() -> int:
         assert network is not None

@@ -7,7 +7,7 @@ what they have, even out numbers, or merge equal features.
 """
 
 from spdnn.distributed.course import Stops
-from spdnn.distributed.inference import infer_together, prepare_together
+from spdnn.distributed.inference import prepare_together
 from spdnn.distributed.ranks import join
 from spdnn.distributed.team import PARTITIONS, Partition, Team, part_of
 
@@ -16,7 +16,6 @@ __all__ = [
     "Partition",
     "Stops",
     "Team",
-    "infer_together",
     "join",
     "part_of",
     "prepare_together",

@@ -1,4 +1,4 @@
-"""`infer_together`: a network and features in, a Result out, by a team."""
+"""`prepare_together`: a network and features, ready to be run by a team."""
 
 import platform
 import time
@@ -18,62 +18,6 @@ from spdnn.plan_files import plan_for
 from spdnn.result import Result, Seconds
 
 
-def infer_together(
-    team: Team,
-    network: Network | None,
-    features: Features | None,
-    *,
-    partition: Partition = "contiguous",
-    engine: str = "auto",
-    mode: str = "auto",
-    threads: int | None = None,
-    device: int | None = None,
-    plan_file: Path | None = None,
-    stops: Stops = NO_STOPS,
-    progress: Progress | None = None,
-) -> Result:
-    """Run features through a network, every rank its part of them.
-
-    Parameters
-    ----------
-    team : Team
-        All of its ranks call this.
-    network : Network, or None on ranks that lead no node
-    features : Features, or None on ranks that lead no node
-        All features of the run.
-    partition : {"contiguous", "interleaved"}
-        Rank r of R takes the r-th part of the features, or each R-th from the r-th.
-    engine, mode, threads, device, plan_file, progress
-        As in `spdnn.infer`; by default the ranks of a node share its processors.
-    stops : Stops
-        What is to be done between layers.
-
-    Returns
-    -------
-    Result
-        Complete on rank 0; elsewhere the live features are missing. Inference lasts from
-        one barrier to the end of gathering.
-
-    Raises
-    ------
-    SpdnnError
-        As `spdnn.infer`, on all ranks; and if a checkpoint cannot be written, or is of another run.
-    """
-    prepared = prepare_together(
-        team,
-        network,
-        features,
-        partition=partition,
-        engine=engine,
-        mode=mode,
-        threads=threads,
-        device=device,
-        plan_file=plan_file,
-        stops=stops,
-    )
-    return prepared.run(progress=progress)
-
-
 @dataclass(frozen=True, eq=False)
 class PreparedTogether(Prepared):
     """What one of a team runs: its part of all features.
@@ -91,7 +35,20 @@ class PreparedTogether(Prepared):
     new_course: Callable[[], Course]
 
     def run(self, *, activations: bool = False, progress: Progress | None = None) -> Result:
-        """Run it together with the other ranks; activations are not gathered."""
+        """Run it together with the other ranks; activations are not gathered.
+
+        Returns
+        -------
+        Result
+            Complete on rank 0; elsewhere the live features are missing. Inference lasts from
+            one barrier to the end of gathering.
+
+        Raises
+        ------
+        SpdnnError
+            As `spdnn.infer`, on all ranks; and if a checkpoint cannot be written, or is of
+            another run.
+        """
         team = self.team
         course = self.new_course()
         start = course.prepare(self.plan, self.own) or self.loaded
@@ -135,7 +92,27 @@ def prepare_together(
     plan_file: Path | None = None,
     stops: Stops = NO_STOPS,
 ) -> PreparedTogether:
-    """Do all of `infer_together` that comes before inference, which may then be run again."""
+    """Do all that comes before inference, every rank for its part; it may then be run often.
+
+    Parameters
+    ----------
+    team : Team
+        All of its ranks call this.
+    network : Network, or None on ranks that lead no node
+    features : Features, or None on ranks that lead no node
+        All features of the run.
+    partition : {"contiguous", "interleaved"}
+        Rank r of R takes the r-th part of the features, or each R-th from the r-th.
+    engine, mode, threads, device, plan_file
+        As in `spdnn.infer`; by default the ranks of a node share its processors.
+    stops : Stops
+        What is to be done between layers.
+
+    Raises
+    ------
+    SpdnnError
+        As `spdnn.infer`, on all ranks; and if a checkpoint is of another run.
+    """
     started = time.perf_counter()
     threads = team.default_threads() if threads is None else threads
     runner = team.on_all(lambda: make_engine(engine, threads, device))
