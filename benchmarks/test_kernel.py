@@ -10,6 +10,7 @@ from threadpoolctl import threadpool_limits
 from spdnn.engines import cpu
 from spdnn.engines.calibrate import measured_costs
 from spdnn.engines.kernels import tile as kernels
+from spdnn.engines.kernels.team import gather_team
 from spdnn.network import Layer, Network
 from spdnn.plan.cpu import plan_edges
 from spdnn.threads import default_threads
@@ -44,9 +45,10 @@ def test_multiply_adds_a_second(threads, outputs_sharing, goal, pair, report):
 
     def run_tile(buffers):
         counts = np.zeros((3, LAYERS), dtype=np.int64)
+        room, team = kernels.Room(*buffers, kernels.live_words(1, width), counts), gather_team(1)[0]
         ids, ones = np.arange(width), np.ones(width, dtype=np.int64)
         for _ in range(REPEATS):
-            kernels.run_steps(plan.arrays, 0, LAYERS, *buffers, width, ids, ones, 0, counts)
+            kernels.run_steps(plan.arrays, 0, LAYERS, room, width, ids, ones, 0, team)
         assert (counts[1] == width).all()
 
     matrix = rng.random((GEMM_SIDE, GEMM_SIDE), dtype=np.float32)

@@ -1,6 +1,7 @@
 """How much memory there is, asked for before work starts, and how much was taken."""
 
 import resource
+from functools import cache
 from pathlib import Path
 
 from spdnn.errors import DeviceError
@@ -34,12 +35,13 @@ def peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+@cache
 def l2_bytes() -> int:
     """Size of a core's L2 cache in bytes."""
     try:
-        for cache in _L2.glob("index*"):
-            if (cache / "level").read_text().strip() == "2":
-                size = (cache / "size").read_text().strip()
+        for level in _L2.glob("index*"):
+            if (level / "level").read_text().strip() == "2":
+                size = (level / "size").read_text().strip()
                 return int(size.removesuffix("K")) << 10
     except (OSError, ValueError):
         pass

@@ -13,20 +13,35 @@ from hypothesis import strategies as st
 
 import spdnn.engines.cpu as cpu_engine
 from spdnn import Features, Layer, Network, Result, infer
+from spdnn.plan import split
 from tests.makers import dyadic_cases, dyadic_features, dyadic_network, float_cases
 from tests.oracle import dense_inference
+
+
+@contextmanager
+def tiny_chunks() -> Iterator[None]:
+    """Cut outputs of a handful of inputs into chunks."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(split, "CHUNK", 3)
+        patch.setattr(split, "LONGEST", 4)
+        yield
 
 
 @contextmanager
 def tiny_cpu_engine(
     stage_ends: tuple[int, ...] = (1, 2, 4), pool_bytes: int = 4096, max_tile: int = 16
 ) -> Iterator[None]:
-    """Shrink the CPU engine's sizes, so that small cases reach every seam between its parts."""
-    with pytest.MonkeyPatch.context() as patch:
+    """Shrink the CPU engine's sizes, so that small cases reach every seam between its parts.
+
+    Long outputs are cut, few features are dealt out to all threads, and fewer share a tile.
+    """
+    with pytest.MonkeyPatch.context() as patch, tiny_chunks():
         patch.setattr(cpu_engine, "STAGE_ENDS", stage_ends)
         patch.setattr(cpu_engine, "LOOK_ENDS", (1, 2, 3, 5, 6, 9))
         patch.setattr(cpu_engine, "POOL_BYTES", pool_bytes)
         patch.setattr(cpu_engine, "MAX_TILE", max_tile)
+        for limit in ("WORTH_WAKING", "WORTH_MEETING", "WORTH_FETCHING"):
+            patch.setattr(cpu_engine, limit, 0)
         yield
 
 

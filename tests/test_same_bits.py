@@ -17,7 +17,7 @@ from spdnn import Features, Layer, Network, infer
 from spdnn.distributed.team import PARTITIONS, part_of
 from spdnn.engines.packed import is_worth_packing
 from tests.makers import PATTERNS, edge_pattern
-from tests.test_engines_agree import tiny_cpu_engine
+from tests.test_engines_agree import tiny_chunks, tiny_cpu_engine
 
 
 @st.composite
@@ -81,7 +81,8 @@ def test_threads_tiles_ranks_and_order_change_no_bit(
     seed: int,
 ) -> None:
     network, features = case
-    expected = bits(network, features, threads=1)
+    with tiny_chunks():  # part of the plan, as what blocks cost is
+        expected = bits(network, features, threads=1)
     order = np.random.default_rng(seed).permutation(features.n_features)
     moved = Features.from_matrix(features.to_csr(np.float32)[order])
     found = np.empty_like(expected)

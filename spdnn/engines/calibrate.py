@@ -8,7 +8,7 @@ import numpy as np
 from spdnn.engines.kernels.step import WORD, evaluate_step
 from spdnn.engines.kernels.vectors import LANES
 from spdnn.plan.blocks import ROWS, BlockCosts
-from spdnn.plan.cpu import PlanArrays
+from spdnn.plan.cpu import WHOLE, PlanArrays
 
 NEURONS = 512
 STRIDE = 4 * LANES
@@ -33,7 +33,7 @@ def measured_costs() -> BlockCosts:
                 times = []
                 for _ in range(REPEATS):
                     start = perf_counter()
-                    evaluate_step(arrays, 0, tile, spare, STRIDE, live)
+                    evaluate_step(arrays, 0, 0, len(arrays.blocks), tile, spare, STRIDE, live)
                     times.append(perf_counter() - start)
                 seconds[number, is_shared, kind] = min(times) * rows / NEURONS
     per_input = np.maximum((seconds[1] - seconds[0]) / (DEGREES[1] - DEGREES[0]), 0)
@@ -52,12 +52,13 @@ def _layer_of(rows: int, degree: int, is_shared: bool) -> PlanArrays:
             blocks * n_indices,
             blocks * degree * rows,
             np.full(n_blocks, is_shared),
+            blocks * rows,
         ],
         axis=1,
     ).astype(np.int64)
     scattered = np.random.default_rng(0).integers(NEURONS, size=n_blocks * n_indices)
     return PlanArrays(
-        steps=np.array([[0, n_blocks, NEURONS, 0, 1, 0, 1, 0]], dtype=np.int64),
+        steps=np.array([[0, n_blocks, NEURONS, 0, 1, 0, 1, 0, WHOLE]], dtype=np.int64),
         caps=np.ones(1, dtype=np.float32),
         blocks=table,
         indices=scattered.astype(np.uint16),

@@ -29,8 +29,10 @@ from spdnn.engines.calibrate import measured_costs
 from spdnn.engines.columns import Columns, aligned_empty, from_rows, joined
 from spdnn.engines.duplicates import Duplicates
 from spdnn.engines.kernels.equal import are_all
-from spdnn.engines.kernels.stage import Kept, Room, Source, Work, take_tiles
+from spdnn.engines.kernels.stage import Kept, Source, Work, take_tiles
 from spdnn.engines.kernels.step import FULL_LANES
+from spdnn.engines.kernels.team import break_up, gather_team
+from spdnn.engines.kernels.tile import Room, live_words
 from spdnn.engines.kernels.vectors import LANES
 from spdnn.engines.packed import PackedFeatures, is_worth_packing, pack
 from spdnn.errors import PlanError
@@ -75,6 +77,17 @@ TASKS_A_THREAD = 4
 
 MOST_TILES = 16
 """Tiles of a task at most."""
+
+WORTH_WAKING = 1 << 18
+"""Additions of vectors from which a stage's few features are worth a second thread's waking: some
+0.2 ms."""
+
+WORTH_MEETING = 1 << 14
+"""Of a layer, on average, from which threads that share a tile are worth their meeting after it."""
+
+WORTH_FETCHING = 96
+"""Edges of a neuron, on average, from which a tile is worth sharing: the others fetch what a thread
+has written from its cache, which takes as long as some 10 to 30 additions (docs/performance.md)."""
 
 Loaded = Features | PackedFeatures
 """Features as this engine takes them."""
@@ -276,6 +289,8 @@ class _Run:
 
     def _drain(self, number: int) -> None:
         """Run a stage on all that waits for it."""
+        if not self.stages[number].waiting:
+            return
         columns = self._merged(self.stages[number])
         if columns.size:
             source = self._no_source._replace(
@@ -331,6 +346,7 @@ class _Run:
         target = self.stages[following]
         first, end = self.stages[number].first, target.first
         keeps = self.keeps_activations or end < self.plan.n_layers
+        width, n_together = self._shares(len(features), width, range(first, end))
         work = Work(
             self.steps_end[first],
             self.steps_end[end],
@@ -341,9 +357,10 @@ class _Run:
             width,
         )
         n_tiles = len(features) // (width * self.threads * TASKS_A_THREAD)
-        step = width * max(1, min(MOST_TILES, n_tiles))
+        # Threads that share tiles take them one after the other, all in one task.
+        step = len(features) if n_together > 1 else width * max(1, min(MOST_TILES, n_tiles))
         tasks = [range(at, min(at + step, features.stop)) for at in features[::step]]
-        run = partial(self._run_tiles, source, work, end - first)
+        run = partial(self._run_tiles, source, work, end - first, n_together)
         # A thread is not woken for a single task.
         done = self.pool.map(run, tasks) if len(tasks) > 1 else map(run, tasks)
         for task, (kept, counts) in zip(tasks, done, strict=True):
@@ -353,9 +370,28 @@ class _Run:
         if end < self.end and target.waiting_bytes > self.pool_bytes:
             self._drain(following)
 
+    def _shares(self, n_features: int, width: int, layers: range) -> tuple[int, int]:
+        """How wide tiles are to be, and how many threads share one, for all threads to have work.
+
+        Features that would leave threads idle are dealt out in narrower tiles. Fewer than a vector
+        for each thread cannot be: where layers are dense enough, all threads share their tile.
+        """
+        n_vectors = -(-n_features // LANES)
+        n_edges = sum(self.plan.layer_edges[layers.start : layers.stop])
+        if n_features > width * (self.threads - 1) or n_vectors * n_edges < WORTH_WAKING:
+            return width, 1
+        if n_vectors >= self.threads:
+            return -(-n_vectors // self.threads) * LANES, 1
+        n_neurons = sum(self.plan.layer_neurons[layers.start : layers.stop])
+        shares = n_vectors * n_edges >= WORTH_MEETING * len(layers)
+        shares = shares and n_edges >= WORTH_FETCHING * n_neurons
+        return width, self.threads if shares else 1
+
     def _next_stop(self, number: int, n_features: int) -> tuple[int, bool]:
         """The stage before which to stop, after stage `number`, and whether to look there."""
         last = len(self.stages) - 1
+        if self.duplicates is None and n_features <= LANES:
+            return last, False  # one vector, however many of them die
         for following in range(number + 1, last):
             first = self.stages[following].first
             if n_features == 1:  # nothing to gather, nothing to merge
@@ -379,14 +415,18 @@ class _Run:
         return self.duplicates.wants_look()
 
     def _run_tiles(
-        self, source: Source, work: Work, n_layers: int, features: range
+        self, source: Source, work: Work, n_layers: int, n_together: int, features: range
     ) -> tuple[Columns, npt.NDArray[np.int64]]:
-        """Take features through a stage, in this thread.
+        """Take features through a stage, in this thread and as many more as share the tile.
 
         Returns those that go on, and the counts of each of its layers.
         """
         n = len(features)
-        room = Room(*self._tiles(), np.zeros((3, n_layers), dtype=np.int64))
+        room = Room(
+            *self._tiles(),
+            live_words(n_together, work.width),
+            np.zeros((3, n_layers), dtype=np.int64),
+        )
         ids, stands_for, offsets, strides = np.empty((4, n), dtype=np.int64)
         kept = Kept(
             ids,
@@ -396,9 +436,17 @@ class _Run:
             np.empty(n + LANES if work.has_codes else 0, dtype=np.uint64),
             np.empty(n * work.n_kept + LANES, dtype=np.float32),
         )
-        n, n_numbers = take_tiles(
-            self.plan.arrays, work, source, features.start, features.stop, room, kept
-        )
+        span = features.start, features.stop
+        leader, *others = gather_team(n_together)
+        take = partial(take_tiles, self.plan.arrays, work, source, *span, room, kept)
+        try:
+            waiting = [self.pool.submit(take, member) for member in others]
+            n, n_numbers = take(leader)
+            for member in waiting:
+                member.result()
+        except BaseException:
+            break_up(leader)
+            raise
         # Given back: what dead features would have taken.
         kept.numbers.resize(n_numbers + LANES, refcheck=False)
         columns = Columns(

@@ -21,7 +21,7 @@ MAX_ROWS = 8
 ROWS = (8, 4, 1)
 """Possible rows of a block: each costs a kernel, and compile time."""
 
-N_ROWS, N_INPUTS, INDEX_START, WEIGHT_START, IS_SHARED = range(5)
+N_ROWS, N_INPUTS, INDEX_START, WEIGHT_START, IS_SHARED, POSITION = range(6)
 """Columns of the block table."""
 
 
@@ -68,8 +68,9 @@ class LayerBlocks(NamedTuple):
 
     Attributes
     ----------
-    table : ndarray, shape (n_blocks, 5), int64
-        Rows, inputs a row, where its indices and weights begin, and whether indices are shared.
+    table : ndarray, shape (n_blocks, 6), int64
+        Rows, inputs a row, where its indices and weights begin, whether indices are shared, and
+        the position of its first output.
     indices : ndarray, int32
         Positions of inputs: ``[k]`` in a shared block, ``[k, row]`` in an ELL block.
     weights : ndarray, float32
@@ -85,7 +86,7 @@ class LayerBlocks(NamedTuple):
 
 
 def cut_layer(
-    weights: sp.csr_array,
+    weights: sp.csr_array | sp.csc_array,
     input_position: npt.NDArray[np.int32],
     costs: BlockCosts = TYPICAL_COSTS,
 ) -> LayerBlocks:
@@ -93,7 +94,7 @@ def cut_layer(
 
     Parameters
     ----------
-    weights : csr_array, shape (n_inputs, n_outputs), float32
+    weights : csr_array or csc_array, shape (n_inputs, n_outputs), float32
     input_position : ndarray, shape (n_inputs,), int32
         Where each input stands, from the order of the layer before.
     costs : BlockCosts
@@ -144,7 +145,7 @@ def _block_table(
         for rows in ROWS:
             n_blocks += n_left // rows
             n_left %= rows
-    table = np.empty((n_blocks, 5), dtype=np.int64)
+    table = np.empty((n_blocks, 6), dtype=np.int64)
     block = 0
     n_indices = 0
     n_weights = 0
@@ -163,6 +164,7 @@ def _block_table(
             table[block, INDEX_START] = index_start if is_shared else n_indices
             table[block, WEIGHT_START] = n_weights
             table[block, IS_SHARED] = is_shared
+            table[block, POSITION] = row
             if not is_shared:
                 n_indices += n_rows * n_inputs
             n_weights += n_rows * n_inputs
@@ -185,12 +187,11 @@ def _fill_blocks(
     weights: npt.NDArray[np.float32],
 ) -> None:
     """Write the indices and weights of every block, for `table` from `_block_table`."""
-    position = 0
     for block in range(table.shape[0]):
         n_rows, n_inputs = table[block, N_ROWS], table[block, N_INPUTS]
         is_shared = table[block, IS_SHARED]
         for row in range(n_rows):
-            start = indptr[order[position]]
+            start = indptr[order[table[block, POSITION] + row]]
             for k in range(n_inputs):
                 entry = k * n_rows + row
                 weights[table[block, WEIGHT_START] + entry] = values[start + k]
@@ -198,4 +199,3 @@ def _fill_blocks(
                     indices[table[block, INDEX_START] + entry] = input_position[inputs[start + k]]
                 elif row == 0:
                     indices[table[block, INDEX_START] + k] = input_position[inputs[start + k]]
-            position += 1

@@ -12,9 +12,17 @@ import scipy.sparse as sp
 from spdnn.features import index_dtype
 from spdnn.memory import require_bytes
 from spdnn.network import Layer, Network, may_drop_after
-from spdnn.plan.blocks import INDEX_START, TYPICAL_COSTS, WEIGHT_START, BlockCosts, cut_layer
+from spdnn.plan.blocks import (
+    INDEX_START,
+    POSITION,
+    TYPICAL_COSTS,
+    WEIGHT_START,
+    BlockCosts,
+    cut_layer,
+)
 from spdnn.plan.merge import loading_of, merge_layers
 from spdnn.plan.rest import keeps_cap
+from spdnn.plan.split import split_long
 from spdnn.work import Work
 
 (
@@ -26,13 +34,17 @@ from spdnn.work import Work
     TESTS_NONZERO,
     MAY_DROP,
     LAYER,
-) = range(8)
+    PART,
+) = range(9)
 """Columns of the step table."""
 
-N_COLUMNS = 8
-
 NO_LAYER = -1
-"""In column LAYER: a step that only takes sums for the one behind it."""
+"""In column LAYER: a step that ends no layer."""
+
+WHOLE, CHUNKS, ROWS, FINISH = range(4)
+"""In column PART. A layer with long outputs is three steps that write to one tile: the chunks of
+the long ones, behind the outputs; the other outputs; and the long ones, from the chunks' sums.
+"""
 
 BYTES_PER_EDGE = 4 + 4
 """Weight and index: what a plan takes at most for an edge, its table left out."""
@@ -45,14 +57,15 @@ class PlanArrays(NamedTuple):
 
     Attributes
     ----------
-    steps : ndarray, shape (n_steps, 8), int64
-        First block and the end of them, outputs, where the bias begins, whether negative
-        sums are cut off, whether the bias counts only for sums that are not zero, whether
-        features without activations may be dropped after the step, and which layer it ends.
+    steps : ndarray, shape (n_steps, 9), int64
+        First block and the end of them, neurons of the tile that is written, where the bias begins,
+        whether negative sums are cut off, whether the bias counts only for sums that are not
+        zero, whether features without activations may be dropped after the step, which layer it
+        ends, and which part of a layer it is.
     caps : ndarray, shape (n_steps,), float32
         Largest activation; infinite for none.
-    blocks : ndarray, shape (n_blocks, 5), int64
-        See `spdnn.plan.blocks`; starts are those of the long arrays.
+    blocks : ndarray, shape (n_blocks, 6), int64
+        See `spdnn.plan.blocks`; starts are those of the long arrays, positions those of the tile.
     indices : ndarray, uint16 or int32
     weights : ndarray, float32
     bias : ndarray, float32
@@ -87,7 +100,7 @@ class CpuPlan:
     additions : int
         How many of `layer_edges`, all together, are such sums.
     max_width : int
-        Most neurons of any tile.
+        Most neurons of any tile, the sums of chunks counted.
     output_position : ndarray, shape (n_outputs,), int32
         Where each output of the network stands after the last step.
     rests : ndarray, shape (n_layers,), bool
@@ -125,7 +138,9 @@ class CpuPlan:
     @property
     def bytes_per_neuron(self) -> float:
         """What a tile reads of the plan for each neuron of each step, on average."""
-        return self.n_bytes / max(1, int(self.arrays.steps[:, N_OUTPUTS].sum()))
+        steps = self.arrays.steps
+        ends_tile = (steps[:, PART] == WHOLE) | (steps[:, PART] == FINISH)
+        return self.n_bytes / max(1, int(steps[ends_tile, N_OUTPUTS].sum()))
 
     @property
     def n_repeats(self) -> int:
@@ -206,14 +221,26 @@ def plan_merge(network: Network, costs: BlockCosts = TYPICAL_COSTS) -> CpuPlan:
     return steps.plan("merge", inputs.position, steps.position[merged.output_class], rests)
 
 
+class _Rules(NamedTuple):
+    """What happens to a sum: columns IS_RELU and TESTS_NONZERO of the step table, and the cap."""
+
+    is_relu: bool
+    tests_nonzero: bool
+    cap: float
+
+
+_PLAIN_SUMS = _Rules(False, False, math.inf)
+
+
 class _Steps:
     """Collects steps; keeps track of where each neuron stands in the tile."""
 
     def __init__(self, network: Network, costs: BlockCosts, n_loaded: int) -> None:
         self.position = np.arange(n_loaded, dtype=np.int32)
         self._costs = costs
-        self._index_dtype = index_dtype(max(network.max_width, n_loaded))
-        self._position_dtype = np.uint16 if self._index_dtype is np.uint16 else np.uint32
+        n_most = max(network.max_width, n_loaded)
+        self._index_dtype = np.dtype(index_dtype(n_most))
+        self._position_dtype = np.uint16 if self._index_dtype == np.uint16 else np.uint32
         self._steps: list[list[int]] = []
         self._caps: list[float] = []
         self._tables: list[npt.NDArray[np.int64]] = []
@@ -224,7 +251,7 @@ class _Steps:
         self._maps_zero_to_zero: list[bool] = []
         self._layer_edges: list[int] = []
         self._uncounted = self._additions = 0
-        self._n_loaded = n_loaded
+        self._n_loaded = self._max_width = n_loaded
 
     def count_additions(self, n_additions: int) -> None:
         """Count sums that are taken on the way to the next layer."""
@@ -261,15 +288,49 @@ class _Steps:
         cap: float | None,
         layer: int,
     ) -> None:
-        cut = cut_layer(weights, self.position, self._costs)
-        self.position = np.empty_like(cut.order)
-        self.position[cut.order] = np.arange(cut.order.size, dtype=np.int32)
+        """Add what leads from one tile to the next: one step, or three where outputs are long."""
+        columns = weights.tocsc()
+        n_outputs = bias.size
+        rules = _Rules(is_relu, tests_nonzero, math.inf if cap is None else cap)
+        split = split_long(columns, self.position)
+        if split is None:
+            order, blocks = self._cut(columns, self.position)
+            bias_start = self._add_bias(bias[order])
+            self._add_step(WHOLE, blocks, n_outputs, bias_start, rules, layer)
+        else:
+            n_chunks = split.chunks.shape[1]
+            self._hold(n_outputs + n_chunks)
+            of_chunk = np.empty(n_chunks, dtype=np.int32)
+            in_place = np.arange(self.position.size, dtype=np.int32)
+            chunks, chunk_blocks = self._cut(split.chunks, in_place, n_outputs)
+            of_chunk[chunks] = np.arange(n_outputs, n_outputs + n_chunks)
+            short, short_blocks = self._cut(split.rows, self.position)
+            long, long_blocks = self._cut(split.sums, of_chunk, short.size)
+            order = np.concatenate([split.short[short], split.long[long]])
+            bias_start = self._add_bias(np.append(bias[order], np.zeros(n_chunks, np.float32)))
+            self._add_step(CHUNKS, chunk_blocks, n_outputs, bias_start, _PLAIN_SUMS, NO_LAYER)
+            self._add_step(ROWS, short_blocks, n_outputs, bias_start, rules, NO_LAYER)
+            self._add_step(FINISH, long_blocks, n_outputs, bias_start, rules, layer)
+        self._hold(n_outputs)
+        self.position = np.empty_like(order)
+        self.position[order] = np.arange(n_outputs, dtype=np.int32)
+
+    def _hold(self, n_neurons: int) -> None:
+        """Let a tile have so many neurons."""
+        self._max_width = max(self._max_width, n_neurons)
+        self._index_dtype = np.result_type(self._index_dtype, index_dtype(n_neurons))
+
+    def _cut(
+        self,
+        weights: sp.csc_array,
+        input_position: npt.NDArray[np.int32],
+        first_position: int = 0,
+    ) -> tuple[npt.NDArray[np.int32], tuple[int, int]]:
+        """Cut outputs into blocks that begin at a position; gives their order, and the blocks."""
+        cut = cut_layer(weights, input_position, self._costs)
+        cut.table[:, POSITION] += first_position
         cut.table[:, INDEX_START] += self._n_indices
         cut.table[:, WEIGHT_START] += self._n_weights
-        bias = bias[cut.order]
-        if not self._biases or not np.array_equal(bias, self._biases[-1]):
-            self._biases.append(bias)
-            self._n_biases += bias.size
         self._tables.append(cut.table)
         self._indices.append(cut.indices.astype(self._index_dtype))
         self._weights.append(cut.weights)
@@ -277,19 +338,28 @@ class _Steps:
         self._n_blocks += len(cut.table)
         self._n_indices += cut.indices.size
         self._n_weights += cut.weights.size
-        self._steps.append(
-            [
-                first_block,
-                self._n_blocks,
-                bias.size,
-                self._n_biases - bias.size,
-                is_relu,
-                tests_nonzero,
-                False,
-                layer,
-            ]
-        )
-        self._caps.append(math.inf if cap is None else cap)
+        return cut.order, (first_block, self._n_blocks)
+
+    def _add_bias(self, bias: npt.NDArray[np.float32]) -> int:
+        """Keep a bias, unless it is the one before; gives where it begins."""
+        if not self._biases or not np.array_equal(bias, self._biases[-1]):
+            self._biases.append(bias)
+            self._n_biases += bias.size
+        return self._n_biases - bias.size
+
+    def _add_step(
+        self,
+        part: int,
+        blocks: tuple[int, int],
+        n_outputs: int,
+        bias_start: int,
+        rules: "_Rules",
+        layer: int,
+    ) -> None:
+        is_relu, tests_nonzero, cap = rules
+        row = [*blocks, n_outputs, bias_start, is_relu, tests_nonzero, False, layer, part]
+        self._steps.append(row)
+        self._caps.append(cap)
 
     def plan(
         self,
@@ -319,7 +389,7 @@ class _Steps:
             load_position.astype(self._position_dtype),
             self._n_loaded,
             self._additions,
-            max(self._n_loaded, int(steps[:, N_OUTPUTS].max())),
+            self._max_width,
             output_position,
             rests,
         )

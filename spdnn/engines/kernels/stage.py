@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from spdnn.engines.kernels.inputs import DIGITS, Masks, load_features, load_masks
 from spdnn.engines.kernels.step import Tile
-from spdnn.engines.kernels.tile import keep_lanes, load_columns, run_steps
+from spdnn.engines.kernels.team import Team, meet
+from spdnn.engines.kernels.tile import Room, keep_lanes, load_columns, run_steps
 from spdnn.engines.kernels.vectors import LANES, MASKS
 from spdnn.jit import jit
 from spdnn.plan.cpu import PlanArrays
@@ -72,22 +73,6 @@ class Source(NamedTuple):
     strides: npt.NDArray[np.int64]
 
 
-class Room(NamedTuple):
-    """What a thread works in and on.
-
-    Attributes
-    ----------
-    tile, spare : ndarray, float32
-        Two tiles, each a row longer than the widest layer needs.
-    counts : ndarray, shape (3, n_layers), int64
-        See `run_steps`.
-    """
-
-    tile: Tile
-    spare: Tile
-    counts: npt.NDArray[np.int64]
-
-
 class Kept(NamedTuple):
     """Where survivors go, in the order in which they come; room for all that may.
 
@@ -113,9 +98,19 @@ class Kept(NamedTuple):
 
 @jit
 def take_tiles(
-    plan: PlanArrays, work: Work, source: Source, first: int, end: int, room: Room, kept: Kept
+    plan: PlanArrays,
+    work: Work,
+    source: Source,
+    first: int,
+    end: int,
+    room: Room,
+    kept: Kept,
+    team: Team,
 ) -> tuple[int, int]:
     """Take features `first` to `end` through a stage; from mask form, `first` is a multiple of 16.
+
+    All threads of a team call this with the same arguments but `team`; the first of them fills
+    tiles and keeps what survives.
 
     Returns how many survive, and how many numbers of `kept` they take.
     """
@@ -124,25 +119,26 @@ def take_tiles(
     for start in range(first, end, work.width):
         stop = min(start + work.width, end)
         stride = (stop - start + LANES - 1) // LANES * LANES
-        fill_tile(source, start, stop, work.n_entering, room.tile, stride, planes)
+        if team.thread == 0:
+            fill_tile(source, start, stop, work.n_entering, room.tile, stride, planes)
         ids = np.empty(stop - start, dtype=np.int64)
         stands_for = np.empty(stop - start, dtype=np.int64)
         for f in range(start, stop):
             ids[f - start] = source.ids[f] if source.ids.size else f
             stands_for[f - start] = source.stands_for[f] if source.ids.size else 1
+        meet(team)
         is_swapped, stride, lanes = run_steps(
             plan,
             work.first_step,
             work.end_step,
-            room.tile,
-            room.spare,
+            room,
             stride,
             ids,
             stands_for,
             work.first_layer,
-            room.counts,
+            team,
         )
-        if lanes.size == 0:
+        if lanes.size == 0 or team.thread != 0:
             continue
         n_codes = (lanes.size + LANES - 1) // LANES * LANES if work.has_codes else 0
         keep_lanes(

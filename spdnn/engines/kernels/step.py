@@ -13,11 +13,18 @@ import numpy.typing as npt
 
 from spdnn.engines.kernels.vectors import LANES, SHAPES, VECTOR_SHAPE, block_sums
 from spdnn.jit import jit
-from spdnn.plan.blocks import INDEX_START, IS_SHARED, MAX_ROWS, N_INPUTS, N_ROWS, ROWS, WEIGHT_START
+from spdnn.plan.blocks import (
+    INDEX_START,
+    IS_SHARED,
+    MAX_ROWS,
+    N_INPUTS,
+    N_ROWS,
+    POSITION,
+    ROWS,
+    WEIGHT_START,
+)
 from spdnn.plan.cpu import (
     BIAS_START,
-    END_BLOCK,
-    FIRST_BLOCK,
     IS_RELU,
     N_OUTPUTS,
     TESTS_NONZERO,
@@ -58,7 +65,7 @@ def lanes_at_once(n_rows: int, is_shared: bool) -> int:
     return max(LANES, min(WORD, lanes))
 
 
-def _make_blocks(n_rows: int, is_shared: bool) -> Callable[..., tuple[int, int]]:
+def _make_blocks(n_rows: int, is_shared: bool) -> Callable[..., int]:
     """Make the function that computes a run of blocks of one kind, specialised at compile time.
 
     A run is taken in one call: calls with so many arguments cost as much as a small block.
@@ -75,15 +82,14 @@ def _make_blocks(n_rows: int, is_shared: bool) -> Callable[..., tuple[int, int]]
         plan: PlanArrays,
         step: int,
         number: int,
-        position: int,
+        end: int,
         source: Tile,
         target: Tile,
         stride: int,
         first_lane: int,
         end_lane: int,
         live: Bits,
-    ) -> tuple[int, int]:
-        end = plan.steps[step, END_BLOCK]
+    ) -> int:
         is_relu = plan.steps[step, IS_RELU]
         tests_nonzero = plan.steps[step, TESTS_NONZERO]
         bias_start = plan.steps[step, BIAS_START]
@@ -94,6 +100,7 @@ def _make_blocks(n_rows: int, is_shared: bool) -> Callable[..., tuple[int, int]]
             and plan.blocks[number, IS_SHARED] == shared
         ):
             n_inputs = plan.blocks[number, N_INPUTS]
+            position = plan.blocks[number, POSITION]
             for row in range(0, n_rows, rows):
                 weight = plan.blocks[number, WEIGHT_START] + row
                 index = plan.blocks[number, INDEX_START] + row * index_row
@@ -117,39 +124,45 @@ def _make_blocks(n_rows: int, is_shared: bool) -> Callable[..., tuple[int, int]]
                     )  # fmt: skip
                     _set_bits(live, lane, bits)
                     lane += LANES
-            position += n_rows
             number += 1
-        return number, position
+        return number
 
     return blocks
 
 
 @jit
 def evaluate_plainly(
-    plan: PlanArrays, step: int, source: Tile, target: Tile, stride: int, live: Bits
+    plan: PlanArrays,
+    step: int,
+    first: int,
+    end: int,
+    source: Tile,
+    target: Tile,
+    stride: int,
+    live: Bits,
 ) -> None:
-    """One step of all lanes, by plain loops: no explicit vectors, the same sums in the same order.
+    """Blocks of a step, all lanes, by plain loops: the same sums in the same order as vectors take.
 
     Parameters
     ----------
     plan : PlanArrays
     step : int
+    first, end : int
+        The step's blocks to take: all, or a thread's share of them.
     source, target : ndarray
         The tile, and where the next one goes.
     stride : int
         Lanes a neuron.
     live : ndarray, uint64
-        Gets a bit for each lane: whether an activation is not zero.
+        The bits of lanes with an activation that is not zero are set.
     """
-    for word in range(live.size):
-        live[word] = 0
-    position = np.int64(0)
     cap = plan.caps[step]
     is_relu = plan.steps[step, IS_RELU]
     tests_nonzero = plan.steps[step, TESTS_NONZERO]
     bias_start = plan.steps[step, BIAS_START]
-    for block in range(plan.steps[step, FIRST_BLOCK], plan.steps[step, END_BLOCK]):
+    for block in range(first, end):
         n_rows = plan.blocks[block, N_ROWS]
+        position = plan.blocks[block, POSITION]
         n_inputs = plan.blocks[block, N_INPUTS]
         is_shared = plan.blocks[block, IS_SHARED]
         for row in range(n_rows):
@@ -185,57 +198,49 @@ if _SHAPE.width:
 
 @jit
 def evaluate_with_vectors(
-    plan: PlanArrays, step: int, source: Tile, target: Tile, stride: int, live: Bits
+    plan: PlanArrays,
+    step: int,
+    first: int,
+    end: int,
+    source: Tile,
+    target: Tile,
+    stride: int,
+    live: Bits,
 ) -> None:
-    """One step of all lanes, block by block; arguments as for `evaluate_plainly`.
+    """Blocks of a step, all lanes; arguments as for `evaluate_plainly`.
 
     Shared blocks, which come first, take all lanes at once. The others read their inputs from
     all over the tile: in a large one they take some lanes at a time, all blocks of them, so that
     what they read, many times, stays in the nearer caches.
     """
-    for word in range(live.size):
-        live[word] = 0
     # The literal 0 would be a type of its own, for which all kernels are compiled once more.
-    position: Any = np.int64(0)
     first_lane: Any = np.int64(0)
-    block = plan.steps[step, FIRST_BLOCK]
-    end = plan.steps[step, END_BLOCK]
+    block = first
     while block < end and plan.blocks[block, IS_SHARED]:
         n_rows = plan.blocks[block, N_ROWS]
-        where = (plan, step, block, position, source, target, stride, first_lane, stride, live)
+        where = (plan, step, block, end, source, target, stride, first_lane, stride, live)
         if n_rows == 8:
-            block, position = _shared_8(*where)
+            block = _shared_8(*where)
         elif n_rows == 4:
-            block, position = _shared_4(*where)
+            block = _shared_4(*where)
         else:
-            block, position = _shared_1(*where)
-    first_own, first_position = block, position
+            block = _shared_1(*where)
+    first_own = block
     is_far = plan.steps[step, N_OUTPUTS] * stride > NEAR_NUMBERS
     is_far = is_far and first_own < end and plan.blocks[end - 1, N_INPUTS] >= MANY_INPUTS
     lanes = OWN_LANES if is_far else stride
     for first_lane in range(0, stride, lanes):
         end_lane = min(first_lane + lanes, stride)
-        block, position = first_own, first_position
+        block = first_own
         while block < end:
             n_rows = plan.blocks[block, N_ROWS]
-            where = (
-                plan,
-                step,
-                block,
-                position,
-                source,
-                target,
-                stride,
-                first_lane,
-                end_lane,
-                live,
-            )
+            where = (plan, step, block, end, source, target, stride, first_lane, end_lane, live)
             if n_rows == 8:
-                block, position = _own_8(*where)
+                block = _own_8(*where)
             elif n_rows == 4:
-                block, position = _own_4(*where)
+                block = _own_4(*where)
             else:
-                block, position = _own_1(*where)
+                block = _own_1(*where)
 
 
 evaluate_step = evaluate_with_vectors if _SHAPE.width else evaluate_plainly

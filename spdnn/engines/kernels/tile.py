@@ -7,13 +7,52 @@ multiple of 64 bytes and are long enough for the widest layer; what the plan's t
 taken for granted.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
 from spdnn.engines.kernels.step import WORD, Tile, evaluate_step
+from spdnn.engines.kernels.team import Team, meet, share_of
 from spdnn.engines.kernels.vectors import LANES, compress_lanes, copy_lanes, float_at, hash_lanes
 from spdnn.jit import jit
-from spdnn.plan.cpu import LAYER, MAY_DROP, N_OUTPUTS, NO_LAYER, PlanArrays
+from spdnn.plan.cpu import (
+    CHUNKS,
+    FINISH,
+    LAYER,
+    MAY_DROP,
+    N_OUTPUTS,
+    NO_LAYER,
+    PART,
+    ROWS,
+    PlanArrays,
+)
+
+
+class Room(NamedTuple):
+    """What the threads of a team work in and on.
+
+    Attributes
+    ----------
+    tile, spare : ndarray, float32
+        Two tiles, each a row longer than the widest layer needs.
+    live : ndarray, shape (2, size of the team, n_words), uint64
+        For the bits of live lanes, `WORD` to a number.
+    counts : ndarray, shape (3, n_layers), int64
+        Added to, layer by layer: live features after the layer, distinct ones of them
+        that were carried, and lanes that the layer was evaluated for.
+    """
+
+    tile: Tile
+    spare: Tile
+    live: npt.NDArray[np.uint64]
+    counts: npt.NDArray[np.int64]
+
+
+def live_words(n_threads: int, stride: int) -> npt.NDArray[np.uint64]:
+    """Make a room's `live` for tiles of up to so many lanes; no two threads share a cache line."""
+    n_words = -(-stride // (8 * WORD)) * 8 + 8
+    return np.empty((2, n_threads, n_words), dtype=np.uint64)
 
 
 @jit
@@ -117,22 +156,24 @@ def run_steps(
     plan: PlanArrays,
     first_step: int,
     end_step: int,
-    tile: Tile,
-    spare: Tile,
+    room: Room,
     stride: int,
     ids: npt.NDArray[np.int64],
     stands_for: npt.NDArray[np.int64],
     first_layer: int,
-    counts: npt.NDArray[np.int64],
+    team: Team,
 ) -> tuple[bool, int, npt.NDArray[np.int32]]:
     """Take a tile through steps `first_step` to `end_step` (excluded).
+
+    All threads of a team call this alike, each with `ids` and `stands_for` of its own; they are
+    moved, and the room's counts added to, by the first of them.
 
     Parameters
     ----------
     plan : PlanArrays
     first_step, end_step : int
-    tile, spare : ndarray
-        The activations, and a buffer of the same size.
+    room : Room
+        The activations are in its tile.
     stride : int
         Lanes a neuron.
     ids, stands_for : ndarray, int64
@@ -140,35 +181,52 @@ def run_steps(
         for; moved along with them.
     first_layer : int
         The layer that the first step belongs to.
-    counts : ndarray, shape (3, n_layers), int64
-        Added to, layer by layer from `first_layer`: live features after the layer, distinct
-        ones of them that were carried, and lanes that the layer was evaluated for.
+    team : Team
 
     Returns
     -------
     bool
-        Whether the result is in `spare`, not in `tile`.
+        Whether the result is in the spare tile.
     int
         The result's lanes a neuron: fewer than on entry where dead features were dropped.
     ndarray, int32
         The lanes of the features to go on with; their ids stand at these places in `ids`.
     """
+    tile, spare = room.tile, room.spare
     is_swapped = False
     lanes = first_lanes(ids.size)
-    bits = np.empty((stride + WORD - 1) // WORD, dtype=np.uint64)
+    bits = np.empty(room.live.shape[2], dtype=np.uint64)
     no_codes = np.empty(0, dtype=np.uint64)
+    # Taken in turn: while some threads still read a layer's bits others set the next one's.
+    turn = 0
     for step in range(first_step, end_step):
-        evaluate_step(plan, step, tile, spare, stride, bits)
+        part = plan.steps[step, PART]
+        own_bits = room.live[turn, team.thread]
+        if part != FINISH:
+            own_bits[:] = 0
+        source = spare if part == FINISH else tile
+        first, end = share_of(plan, step, team)
+        evaluate_step(plan, step, first, end, source, spare, stride, own_bits)
+        if part == CHUNKS:
+            continue
+        meet(team)
+        if part == ROWS:
+            continue
         tile, spare = spare, tile
         is_swapped = not is_swapped
         layer = plan.steps[step, LAYER]
         if layer == NO_LAYER:
             continue
+        bits[:] = 0
+        for thread in range(team.size):
+            bits |= room.live[turn, thread]
+        turn = 1 - turn
         live = live_lanes(bits, lanes)
-        for lane in live:
-            counts[0, layer - first_layer] += stands_for[lane]
-        counts[1, layer - first_layer] += live.size
-        counts[2, layer - first_layer] += lanes.size
+        if team.thread == 0:
+            for lane in live:
+                room.counts[0, layer - first_layer] += stands_for[lane]
+            room.counts[1, layer - first_layer] += live.size
+            room.counts[2, layer - first_layer] += lanes.size
         if not plan.steps[step, MAY_DROP]:
             continue
         lanes = live
@@ -176,11 +234,13 @@ def run_steps(
             break
         new_stride = (live.size + LANES - 1) // LANES * LANES
         if new_stride < stride and step + 1 < end_step:
-            n_outputs = plan.steps[step, N_OUTPUTS]
-            keep_lanes(tile, n_outputs, stride, live, tile, new_stride, no_codes)
-            for f in range(live.size):
-                ids[f] = ids[live[f]]
-                stands_for[f] = stands_for[live[f]]
+            if team.thread == 0:
+                n_outputs = plan.steps[step, N_OUTPUTS]
+                keep_lanes(tile, n_outputs, stride, live, tile, new_stride, no_codes)
+                for f in range(live.size):
+                    ids[f] = ids[live[f]]
+                    stands_for[f] = stands_for[live[f]]
+            meet(team)
             stride = new_stride
             lanes = first_lanes(live.size)
     return is_swapped, stride, lanes

@@ -143,7 +143,7 @@ def block_sums(
         values = []
         for kind, value in zip(signature.args, arguments, strict=True):
             if isinstance(kind, types.Array):
-                value = _data_address(context, builder, kind, value)
+                value = data_address(context, builder, kind, value)
             values.append(value)
         emitter = _Emitter(builder, shape, index_bytes=indices.dtype.bitwidth // 8)
         return emitter.block(*values[len(shape) :])
@@ -151,7 +151,7 @@ def block_sums(
     return signature, codegen
 
 
-def _data_address(context: Any, builder: Any, kind: Any, array: Any) -> Any:
+def data_address(context: Any, builder: Any, kind: Any, array: Any) -> Any:
     """Address of an array's first element, as a 64-bit number."""
     return builder.ptrtoint(context.make_array(kind)(context, builder, array).data, _I64)
 
@@ -175,7 +175,7 @@ def copy_lanes(typing_context: Any, address: Any, target: Any, start: Any) -> An
         address, target, start = arguments
         pointer = ir.VectorType(_F32, LANES).as_pointer()
         values = builder.load(builder.inttoptr(address, pointer), align=4)
-        end = _data_address(context, builder, signature.args[1], target)
+        end = data_address(context, builder, signature.args[1], target)
         end = builder.add(end, builder.mul(start, ir.Constant(_I64, 4)))
         builder.store(values, builder.inttoptr(end, pointer), align=4)
         return context.get_dummy_value()
@@ -201,7 +201,7 @@ def compress_lanes(
 
         def place(array: Any, kind: Any, start: Any) -> Any:
             offset = builder.mul(start, ir.Constant(_I64, 4))
-            return builder.add(_data_address(context, builder, kind, array), offset)
+            return builder.add(data_address(context, builder, kind, array), offset)
 
         start = builder.inttoptr(
             place(source, signature.args[0], source_start), vector.as_pointer()
@@ -243,7 +243,7 @@ def hash_lanes(
 
         def place(array: Any, which: int, start: Any, kind: Any, n_bytes: int) -> Any:
             offset = builder.mul(start, ir.Constant(_I64, n_bytes))
-            base = _data_address(context, builder, signature.args[which], array)
+            base = data_address(context, builder, signature.args[which], array)
             return builder.inttoptr(builder.add(base, offset), kind.as_pointer())
 
         bits = builder.load(place(source, 2, source_start, numbers, 4), align=4)
@@ -283,8 +283,8 @@ def count_planes(
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         _, masks, start, step, n_masks, planes = arguments
         vector = ir.VectorType(ir.IntType(16), MASKS)
-        masks = _data_address(context, builder, signature.args[1], masks)
-        planes = _data_address(context, builder, signature.args[5], planes)
+        masks = data_address(context, builder, signature.args[1], masks)
+        planes = data_address(context, builder, signature.args[5], planes)
         two, nothing = ir.Constant(_I64, 2), ir.Constant(_I64, 0)
         first, n_bytes = builder.add(masks, builder.mul(start, two)), builder.mul(step, two)
         before = builder.block
@@ -342,8 +342,8 @@ def spread_planes(
         _, _, planes, start, step, tile, place = arguments
         numbers, floats = ir.VectorType(_I32, LANES), ir.VectorType(_F32, LANES)
         flags = ir.VectorType(ir.IntType(1), LANES)
-        planes = _data_address(context, builder, signature.args[2], planes)
-        tile = _data_address(context, builder, signature.args[5], tile)
+        planes = data_address(context, builder, signature.args[2], planes)
+        tile = data_address(context, builder, signature.args[5], tile)
         number = ir.Constant(numbers, [0] * LANES)
         for q in range(digits):
             index = builder.add(start, builder.mul(step, ir.Constant(_I64, q)))
