@@ -149,6 +149,17 @@ def test_outputs_that_share_too_little_are_not_padded_to_groups() -> None:
     assert plan.arrays.ell_blocks[:, 1].tolist() == [6]
 
 
+def test_a_stage_has_about_equally_many_edges_of_every_output() -> None:
+    # 128 outputs of 24 inputs that they do not share fill 13 buffers of 240 inputs.
+    n_outputs, degree = 128, 24
+    weights = sp.csr_array(np.repeat(np.eye(n_outputs), degree, axis=0))
+    arrays = plan_cuda(Network([Layer(weights)]), "edges", Shape(shared_bytes=0)).arrays
+    assert len(arrays.stages) == 13
+    # 240 inputs are the ones of nearly two rounds, so that a slice is two entries wide, or three.
+    assert arrays.slices[:, 1].max() <= 3
+    assert arrays.ell_weights.size < 1.2 * weights.nnz
+
+
 def test_a_layer_without_edges_has_outputs_all_the_same() -> None:
     plan = plan_cuda(Network([Layer(sp.csr_array((3, 5)), 1.0)]), "edges", SMALL)
     np.testing.assert_array_equal(step_matrix(plan, 0), np.zeros((3, 5)))

@@ -1,10 +1,11 @@
 """Warp-sliced transposed ELL with staged inputs: for outputs that share nothing.
 
 A block is up to ``32 * warps`` outputs, a slice 32 of them side by side: a warp. The distinct
-inputs of a block, in the order in which its outputs name them, are cut into buffers; what is
-read of one buffer is a *stage*. In a stage a slice is as wide as its longest output, and entry
-k of its outputs lies in 32 neighbouring numbers: transposed, so that a warp reads them at once.
-Shorter outputs are padded with weight 0. Indices name places in the buffer and have 16 bits.
+inputs of a block are cut into buffers; what is read of one buffer is a *stage*. They are in the
+order of rounds: the first input of each output, then the second of each, and so on, so that a stage
+has about equally many edges of every output. In a stage a slice is as wide as its longest output,
+and entry k of its outputs lies in 32 neighbouring numbers: transposed, so that a warp reads them at
+once. Shorter outputs are padded with weight 0. Indices name places in the buffer and have 16 bits.
 
 After M. Hidayetoglu et al., HPEC 2020, section III.B.
 """
@@ -100,28 +101,29 @@ def _place_inputs(
     buffer: int,
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
     """Place of each edge's input among its block's inputs, and inputs of each block."""
-    n_edges = 0
-    for column in columns:
-        n_edges += indptr[column + 1] - indptr[column]
-    places = np.empty(n_edges, dtype=np.int32)
-    n_blocks = (columns.size + n_block - 1) // n_block
-    sizes = np.zeros(n_blocks, dtype=np.int64)
+    starts = np.zeros(columns.size + 1, dtype=np.int64)
+    for number in range(columns.size):
+        degree = indptr[columns[number] + 1] - indptr[columns[number]]
+        starts[number + 1] = starts[number] + degree
+    places = np.empty(starts[-1], dtype=np.int32)
+    sizes = np.zeros((columns.size + n_block - 1) // n_block, dtype=np.int64)
     place_of = np.empty(n_inputs, dtype=np.int32)
     block_of = np.full(n_inputs, -1, dtype=np.int32)
-    edge = 0
-    for number in range(columns.size):
-        block = number // n_block
-        for k in range(indptr[columns[number]], indptr[columns[number] + 1]):
-            source = inputs[k]
-            if buffer == 0:
-                places[edge] = source
-            else:
+    for block in range(sizes.size):
+        first, end = block * n_block, min((block + 1) * n_block, columns.size)
+        for k in range(np.diff(starts[first : end + 1]).max()):
+            for number in range(first, end):
+                if k >= starts[number + 1] - starts[number]:
+                    continue
+                source = inputs[indptr[columns[number]] + k]
+                if buffer == 0:
+                    places[starts[number] + k] = source
+                    continue
                 if block_of[source] != block:
                     block_of[source] = block
                     place_of[source] = sizes[block]
                     sizes[block] += 1
-                places[edge] = place_of[source]
-            edge += 1
+                places[starts[number] + k] = place_of[source]
     return places, sizes
 
 
