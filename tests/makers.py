@@ -25,7 +25,7 @@ EXACT_BITS = 24
 LARGEST_UNCAPPED = 64.0
 SMALL_CAPS = (1.0, 4.0, 8.0)
 
-PATTERNS = ("random", "empty", "full", "shared", "holes", "dense column", "cancel")
+PATTERNS = ("random", "empty", "full", "shared", "holes", "dense column", "power law", "cancel")
 """How the edges of a layer lie; see `edge_pattern`."""
 
 
@@ -47,6 +47,10 @@ def edge_pattern(rng: np.random.Generator, kind: str, n_inputs: int, n_outputs: 
             mask[:, outputs[start : start + size]] = pattern[:, None]
             start += size
         return mask
+    if kind == "power law":  # the first output has all inputs, the last ones few or none
+        ranks = rng.permutation(np.arange(1.0, n_outputs + 1))
+        degrees = n_inputs / ranks ** rng.choice([0.8, 1.5, 3.0])
+        return np.argsort(rng.random(shape), axis=0) < degrees.astype(int)
     mask = rng.random(shape) < rng.choice([0.05, 0.2, 0.6])
     if kind == "holes":  # inputs without an edge, outputs without an edge
         mask[rng.random(n_inputs) < 0.5] = False

@@ -56,9 +56,10 @@ def test_a_group_loads_an_input_once_for_16_outputs(features: int) -> None:
         assert loop.ffma >= 0.55 * loop.instructions
 
 
-def test_a_weight_is_loaded_once_for_all_features_of_the_minibatch() -> None:
+@pytest.mark.parametrize("name", ["staged without chunks", "staged with chunks"])
+def test_a_weight_is_loaded_once_for_all_features_of_the_minibatch(name: str) -> None:
     for architecture in proof.ARCHITECTURES:
-        loop = proof.loops(proof.assembled(VARIANTS["staged"], architecture).sass)[0]
+        loop = proof.loops(proof.assembled(VARIANTS[name], architecture).sass)[0]
         n_edges = loop.ffma // 16
         assert loop.global_loads == 2 * n_edges  # its weight, its index
         assert loop.shared_loads == 4 * n_edges  # four features a load

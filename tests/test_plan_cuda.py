@@ -12,6 +12,7 @@ from spdnn.plan.cuda import (
     END_ELL,
     FIRST_BUNDLE,
     FIRST_ELL,
+    FIRST_WHOLE,
     LAYER,
     N_INPUTS,
     N_OUTPUTS,
@@ -29,7 +30,7 @@ from spdnn.plan.cuda import (
 from spdnn.recipes.radixnet import official_network
 from tests.makers import dyadic_cases, dyadic_network
 
-SMALL = Shape(bundle=2, rows=4, warps=2, buffer=8, shared_bytes=0)
+SMALL = Shape(bundle=2, rows=4, warps=2, buffer=8, chunk=3, skew=2, shared_bytes=0)
 RESIDENT = Shape(bundle=2, rows=4, warps=2, buffer=8, shared_bytes=48 << 10)
 
 
@@ -53,21 +54,31 @@ def step_matrix(plan: CudaPlan, step: int) -> np.ndarray:
                     assert r < n_rows or weight == 0
                     if r < n_rows:
                         matrix[source, first + r] += weight
+    chunks = []
     for block in range(row[FIRST_ELL], row[END_ELL]):
         first, n_outputs, first_stage, end_stage = arrays.ell_blocks[block]
-        is_written[first : first + n_outputs] += 1
+        outputs = np.arange(first, first + n_outputs)
+        if block < row[FIRST_WHOLE]:
+            numbers, firsts, ends, outputs = arrays.chunks[outputs].T
+            assert ((firsts <= numbers) & (numbers < ends)).all()
+            chunks.extend(numbers)
+            is_written[outputs[numbers == firsts]] += 1
+        else:
+            is_written[outputs] += 1
         for stage in range(first_stage, end_stage):
             map_start, n_staged, first_slice = arrays.stages[stage]
             assert plan.is_resident or n_staged <= shape.buffer
             staged = arrays.maps[map_start : map_start + n_staged]
             assert np.unique(staged).size == staged.size
-            for output in range(n_outputs):
-                start, width = arrays.slices[first_slice + output // 32]
-                for entry in range(start + output % 32, start + 32 * width, 32):
+            for inner, output in enumerate(outputs):
+                start, width = arrays.slices[first_slice + inner // 32]
+                for entry in range(start + inner % 32, start + 32 * width, 32):
                     place = arrays.ell_indices[entry]
                     source = place if plan.is_resident else (*staged, 0)[place]
-                    matrix[source, first + output] += arrays.ell_weights[entry]
+                    matrix[source, output] += arrays.ell_weights[entry]
     assert (is_written == 1).all()
+    assert sorted(chunks) == list(range(len(chunks)))
+    assert len(chunks) <= plan.max_chunks
     return matrix
 
 
@@ -147,6 +158,33 @@ def test_outputs_that_share_too_little_are_not_padded_to_groups() -> None:
     plan = plan_cuda(Network([Layer(weights)]), "edges", SMALL)
     assert plan.arrays.groups.size == 0
     assert plan.arrays.ell_blocks[:, 1].tolist() == [6]
+
+
+def layer_of_degrees(*degrees: int) -> Layer:
+    """An output for each number, with so many inputs."""
+    return Layer(np.arange(max(degrees))[:, None] < degrees)
+
+
+def test_outputs_far_above_the_mean_are_cut_into_chunks_of_equal_length() -> None:
+    layer = layer_of_degrees(1, 9, 9, 21)  # more than twice the mean of 10, and than two chunks
+    plan = plan_cuda(Network([layer]), "edges", SMALL)
+    assert plan.max_chunks == 7
+    assert plan.arrays.chunks[:, 1:].tolist() == [[0, 7, 0]] * 7
+    assert plan.output_position.tolist() == [3, 1, 2, 0]
+    assert plan.arrays.slices[:, 1].sum() < 21  # shorter than the output was
+    for degrees in ((1, 9, 10, 20), (1, 0, 0, 6)):
+        assert plan_cuda(Network([layer_of_degrees(*degrees)]), "edges", SMALL).max_chunks == 0
+
+
+def test_long_outputs_with_the_same_inputs_are_no_group() -> None:
+    layer = layer_of_degrees(*[9] * 4, *[1] * 12)
+    plan = plan_cuda(Network([layer]), "edges", SMALL)
+    assert plan.arrays.groups[:, 1].tolist() == [4, 4, 4, 0]
+    # Chunks of the same inputs lie side by side.
+    assert plan.arrays.chunks[:, 0].tolist() == [0, 3, 6, 9, 1, 4, 7, 10, 2, 5, 8, 11]
+    np.testing.assert_array_equal(
+        step_matrix(plan, 0)[:, plan.output_position], layer.weights.toarray()
+    )
 
 
 def test_a_stage_has_about_equally_many_edges_of_every_output() -> None:

@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from spdnn.bench.machine_code import (
     ARCHITECTURES,
     Loop,
@@ -18,15 +21,31 @@ from spdnn.bench.machine_code import (
     occupancy,
     variants,
 )
+from spdnn.bench.power_law import power_law_layer
 from spdnn.challenge import EDGES_PER_NEURON, FEATURES, SIZES
+from spdnn.engines.cuda.sizes import Sizes
 from spdnn.io.files import whole_file
-from spdnn.plan.cuda import Shape, resident_choices, suits_resident
+from spdnn.network import Layer, Network
+from spdnn.plan.chunks import END_CHUNK, FIRST_CHUNK
+from spdnn.plan.cuda import CudaPlan, Shape, plan_cuda, resident_choices, suits_resident
 
 FIRST_LIVE = (54687, 40498, 23042, 12010, 6537, 4087, 2774, 2128, 1939, 1874)
 """Live features after the first layers of 1024 neurons; other sizes are much the same."""
 
 SCHEDULERS = 4
 """Of a multiprocessor: each issues an instruction for 32 threads a clock."""
+
+SKEWED = (16384, 32)
+"""Neurons of the power-law layer, and the mean number of their inputs."""
+
+SKEWED_FEATURES = (16, 1812, FEATURES)
+"""Features for which it is reckoned: a minibatch, those live in the end, all."""
+
+STAGING = 3
+"""Instructions that stage an input for 16 features and 16 threads at least: map, load, store."""
+
+ENTRY_BYTES = 6
+"""Of an ELL entry: weight and index."""
 
 TRAFFIC = 3 * 4
 """Bytes a neuron and feature that a launch a step moves: read by two groups, written once."""
@@ -43,11 +62,12 @@ class Gpu(NamedTuple):
     memory: float
     l2: float
     shared_bytes: int
+    clock: float
 
 
 GPUS = (
-    Gpu("A100", 0, 9.75e12, 2.0e12, 7.2e12, 163 << 10),
-    Gpu("H200", 1, 33.5e12, 4.8e12, 5.5e12, 227 << 10),
+    Gpu("A100", 0, 9.75e12, 2.0e12, 7.2e12, 163 << 10, 1.41e9),
+    Gpu("H200", 1, 33.5e12, 4.8e12, 5.5e12, 227 << 10, 1.98e9),
 )
 
 PUBLISHED = {
@@ -168,6 +188,76 @@ def estimate_table(kernels: list[Variant]) -> str:
     return table((*heads, "HPEC 2020, A100, measured", "XY, RTX A6000, measured"), rows)
 
 
+def work_of_blocks(
+    plan: CudaPlan,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Inputs that each ELL block stages, and entries that its longest warp goes through."""
+    arrays = plan.arrays
+    first_stages = arrays.ell_blocks[:, 2]
+    widths = arrays.slices[:, 1].reshape(-1, plan.shape.warps)
+    steps = np.add.reduceat(widths, first_stages).max(axis=1)
+    return np.add.reduceat(arrays.stages[:, 1], first_stages), steps
+
+
+def most_partial_sums(plan: CudaPlan) -> int:
+    """Chunks of the output with the most of them."""
+    chunks = plan.arrays.chunks
+    return int((chunks[:, END_CHUNK] - chunks[:, FIRST_CHUNK]).max(initial=0))
+
+
+def seconds_of_staged(gpu: Gpu, plan: CudaPlan, loop: Loop, n_features: int) -> float:
+    """Seconds that one launch of the staged kernel takes at least.
+
+    A warp issues an instruction a clock at most; its block's staging and the entries of its longest
+    warp follow each other, and then the partial sums. All blocks together multiply, padding
+    included, and read inputs, weights and partial sums from L2.
+    """
+    sizes = Sizes(plan.shape)
+    minibatch = sizes.minibatch
+    n_minibatches = -(-n_features // minibatch)
+    staged, steps = work_of_blocks(plan)
+    threads = plan.shape.warps * 32
+    clocks = STAGING * staged * minibatch / threads
+    clocks += steps * loop.instructions * minibatch / loop.ffma
+    longest = float(clocks.max()) + most_partial_sums(plan) * minibatch
+    n_entries = plan.arrays.ell_weights.size
+    multiplying = n_minibatches * minibatch * n_entries / (gpu.multiply_adds * fma_share(loop))
+    moved = 4 * minibatch * (int(staged.sum()) + 2 * plan.max_chunks) + ENTRY_BYTES * n_entries
+    return max(longest / gpu.clock, multiplying, n_minibatches * moved / gpu.l2)
+
+
+def skew_table(kernels: list[Variant]) -> str:
+    """A power-law layer, its outputs whole and in chunks: the longest work, and bounds of time."""
+    neurons, mean = SKEWED
+    network = Network([Layer(power_law_layer(neurons, neurons, mean))])
+    of_name = {variant.name: variant for variant in kernels}
+    rows = []
+    for name, skew, kernel in (
+        ("whole", neurons, "staged without chunks"),
+        ("in chunks", Shape().skew, "staged with chunks"),
+    ):
+        plan = plan_cuda(network, "edges", Shape(shared_bytes=0, skew=skew))
+        staged, steps = work_of_blocks(plan)
+        cells = [name, f"{steps.max():,}", str(most_partial_sums(plan)), f"{staged.max():,}"]
+        cells.append(f"{plan.arrays.ell_weights.size / network.n_edges:.1f}")
+        for n_features in SKEWED_FEATURES:
+            seconds = (
+                seconds_of_staged(
+                    gpu,
+                    plan,
+                    loops(assembled(of_name[kernel], ARCHITECTURES[gpu.architecture]).sass)[0],
+                    n_features,
+                )
+                for gpu in GPUS
+            )
+            cells.append(" / ".join(f"{1e3 * each:.3g}" for each in seconds))
+        rows.append(tuple(cells))
+    names = " / ".join(gpu.name for gpu in GPUS)
+    heads = ("outputs", "entries of the longest lane", "partial sums", "inputs a block stages")
+    times = tuple(f"{n:,} features: {names}, ms at least" for n in SKEWED_FEATURES)
+    return table((*heads, "entries an edge", *times), rows)
+
+
 def with_tables(page: str, tables: dict[str, str]) -> str:
     """The page with its tables replaced."""
     for name, text in tables.items():
@@ -187,6 +277,7 @@ def main(page: Path) -> None:
         "kernels": kernel_table(kernels),
         "loops": loop_table(kernels),
         "estimates": estimate_table(kernels),
+        "skew": skew_table(kernels),
     }
     text = with_tables(page.read_text(), tables)
     with whole_file(page) as file:

@@ -63,6 +63,10 @@ SYSTEM_SHARED_BYTES = 1 << 10
 """Shared memory of each block that the system keeps."""
 
 
+MADE_WITH = {"load": "values", "list carried": "a step", "staged": "chunks"}
+"""Kernels that are made with something or without."""
+
+
 @dataclass(frozen=True, eq=False)
 class Variant:
     """A kernel as the engine launches it."""
@@ -126,11 +130,9 @@ def variants() -> list[Variant]:
             title = function.__name__.replace("_", " ")
             if title in ("grouped", "resident"):
                 title += name
-            if title in ("load", "list carried"):
-                inner = [cell.cell_contents for cell in function.__closure__ or ()]
-                title += f" {'with' if True in inner else 'without'} " + (
-                    "values" if title == "load" else "a step"
-                )
+            if title in MADE_WITH:
+                is_with = any(cell.cell_contents is True for cell in function.__closure__ or ())
+                title += f" {'with' if is_with else 'without'} {MADE_WITH[title]}"
             variant = Variant(
                 title, function, signature, options.get("max_registers"), n_threads, shared
             )
@@ -138,6 +140,7 @@ def variants() -> list[Variant]:
 
     layered = Shape(shared_bytes=0)
     run(" 16 x 2", Sizes(layered), 8, True, "merge")
+    run("", Sizes(replace(layered, chunk=1, skew=0)), 8, True, "edges")  # any four inputs are many
     run(" 16 x 4", replace(Sizes(layered), lane_features=4), 8, True, "edges")
     resident = Shape(shared_bytes=Recorder.shared_bytes)
     for features, width in ((16, 1024), (8, 1700), (4, 5000)):

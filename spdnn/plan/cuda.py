@@ -1,15 +1,20 @@
 """The GPU engine's plan: all layers as steps, all steps as bundles of groups and ELL blocks.
 
 Outputs that share their inputs are groups of up to 16, groups of about equally many inputs a
-bundle: what a block of threads takes at a time. Other outputs are staged ELL (`spdnn.plan.ell`).
-Outputs are renumbered, groups first, so that a group's outputs lie side by side. All steps lie in
-long arrays with 64-bit offsets, of which a device may hold all or a window.
+bundle: what a block of threads takes at a time. Other outputs are staged ELL (`spdnn.plan.ell`),
+those with far more inputs than the rest in chunks (`spdnn.plan.chunks`). Outputs are renumbered,
+groups first, so that a group's outputs lie side by side, long ones next. All steps lie in long
+arrays with 64-bit offsets, of which a device may hold all or a window.
 
 A network whose activations fit into a block's shared memory, and whose weights are few beside
-them, is planned for the resident kernel, which takes features through many layers in one launch.
+them, is planned for the resident kernel, which takes features through many layers in one launch;
+unless an output is long. There an output is one thread, which waits for a weight from L2 at each of
+its edges, and the whole block for it: 128 edges of some 100 clocks are 7 microseconds a layer, for
+thousands of edges hundreds, where the launches that it would save take a few.
 """
 
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,6 +25,7 @@ import scipy.sparse as sp
 from spdnn.jit import jit
 from spdnn.memory import require_bytes
 from spdnn.network import Layer, Network, may_drop_after
+from spdnn.plan.chunks import OUTPUT, cut_chunks, most_whole
 from spdnn.plan.ell import LARGEST_BUFFER, Ell, cut_ell
 from spdnn.plan.groups import NOTHING, group_columns
 from spdnn.plan.merge import Loading, MergedLayer, loading_of, merge_layers
@@ -29,6 +35,7 @@ from spdnn.work import Work
     FIRST_BUNDLE,
     END_BUNDLE,
     FIRST_ELL,
+    FIRST_WHOLE,
     END_ELL,
     N_INPUTS,
     N_OUTPUTS,
@@ -37,7 +44,7 @@ from spdnn.work import Work
     TESTS_NONZERO,
     MAY_DROP,
     LAYER,
-) = range(11)
+) = range(12)
 """Columns of the step table."""
 
 NO_LAYER = -1
@@ -75,6 +82,11 @@ class Shape:
         Slices of an ELL block.
     buffer : int
         Inputs that the staged kernel holds in shared memory at a time.
+    chunk : int
+        Edges of a chunk of a long output.
+    skew : int
+        Times the mean number of a layer's inputs from which an output is long; see
+        `spdnn.plan.chunks.most_whole`.
     shared_bytes : int
         Shared memory that a block may have: 0 plans nothing for the resident kernel.
     """
@@ -83,6 +95,8 @@ class Shape:
     rows: int = 16
     warps: int = 4
     buffer: int = 240
+    chunk: int = 64
+    skew: int = 4
     shared_bytes: int = 163 << 10
 
 
@@ -91,10 +105,11 @@ class CudaArrays(NamedTuple):
 
     Attributes
     ----------
-    steps : ndarray, shape (n_steps, 11), int64
-        First bundle and ELL block and the ends of them, inputs, outputs, where the bias begins,
-        whether negative sums are cut off, whether the bias counts only for sums that are not zero,
-        whether features without activations may be dropped after it, which layer it ends.
+    steps : ndarray, shape (n_steps, 12), int64
+        First bundle and the end of them, first ELL block, of chunks, first one of whole outputs and
+        the end, inputs, outputs, where the bias begins, whether negative sums are cut off, whether
+        the bias counts only for sums that are not zero, whether features without activations
+        may be dropped after it, which layer it ends.
     caps : ndarray, shape (n_steps,), float32
         Largest activation; infinite for none.
     bundles : ndarray, shape (n_bundles, 2), int64
@@ -104,6 +119,9 @@ class CudaArrays(NamedTuple):
         First output and outputs; none in groups that fill up a bundle.
     ell_blocks, stages, slices : ndarray, int64
         See `spdnn.plan.ell`; first outputs are those of the step, starts those of the long arrays.
+        The first of a block of chunks is a row of `chunks`.
+    chunks : ndarray, shape (n_chunks, 4), int64
+        See `spdnn.plan.chunks`; outputs are those of the step.
     bias : ndarray, float32
         Of each output of each step, in plan order; equal neighbours share theirs. As many
         zeros as a group has rows are at the end: a group reads as many, whatever its size.
@@ -123,6 +141,7 @@ class CudaArrays(NamedTuple):
     ell_blocks: npt.NDArray[np.int64]
     stages: npt.NDArray[np.int64]
     slices: npt.NDArray[np.int64]
+    chunks: npt.NDArray[np.int64]
     bias: npt.NDArray[np.float32]
     group_inputs: npt.NDArray[np.int32]
     group_weights: npt.NDArray[np.float32]
@@ -159,6 +178,8 @@ class CudaPlan:
         Neurons of the first tile.
     max_width : int
         Most neurons before or after any step.
+    max_chunks : int
+        Most chunks of a step.
     output_position : ndarray, shape (n_outputs,), int32
         Where each output of the network stands after the last step.
     """
@@ -173,6 +194,7 @@ class CudaPlan:
     load_position: npt.NDArray[np.int32]
     n_loaded: int
     max_width: int
+    max_chunks: int
     output_position: npt.NDArray[np.int32]
 
     @property
@@ -229,18 +251,14 @@ def plan_cuda(network: Network, mode: str, shape: Shape) -> CudaPlan:
         )
         widths = [network.n_inputs, *(n_outputs for _, n_outputs in network.shapes)]
         is_resident = suits_resident(widths, network.n_edges, shape)
-        steps = _Steps(shape, network.n_inputs, is_resident)
-        for layer in network.layers:
-            bias = np.broadcast_to(layer.bias, layer.n_outputs)
-            steps.add(_Step(layer.weights, bias, layer))
+        steps = _cut(lambda: _steps_of(network), shape, network.n_inputs, is_resident)
         inputs = np.arange(network.n_inputs, dtype=np.int32)
         return steps.plan(mode, inputs, steps.position)
     merged_steps, loading, last = _merged_steps(network)
     widths = [loading.n_loaded, *(step.weights.shape[1] for step, _ in merged_steps)]
     n_edges = sum(step.weights.nnz for step, _ in merged_steps)
-    steps = _Steps(shape, loading.n_loaded, suits_resident(widths, n_edges, shape))
-    for step, n_sums in merged_steps:
-        steps.add(step, n_sums)
+    is_resident = suits_resident(widths, n_edges, shape)
+    steps = _cut(lambda: merged_steps, shape, loading.n_loaded, is_resident)
     return steps.plan(mode, loading.position, steps.position[last.output_class])
 
 
@@ -290,6 +308,13 @@ class _Step(NamedTuple):
     layer: Layer | None
 
 
+def _steps_of(network: Network) -> Iterable[tuple[_Step, int]]:
+    """All layers as they are, a step each, one at a time."""
+    for layer in network.layers:
+        bias = np.broadcast_to(layer.bias, layer.n_outputs)
+        yield _Step(layer.weights, bias, layer), 0
+
+
 def _merged_steps(network: Network) -> tuple[list[tuple[_Step, int]], Loading, MergedLayer]:
     """Merge the neurons of all layers; a layer becomes one step or two.
 
@@ -328,17 +353,26 @@ class _Steps:
         self._extents = [[0] * len(WINDOWED)]
         self._layer_edges: list[int] = []
         self._additions = 0
+        self._max_chunks = 0
         self._maps_zero_to_zero: list[bool] = []
 
-    def add(self, step: _Step, n_sums: int = 0) -> None:
-        """Cut a step; `n_sums` inputs were added up for it before."""
+    def add(self, step: _Step, n_sums: int = 0) -> bool:
+        """Cut a step; `n_sums` inputs were added up for it before.
+
+        Returns whether it was: one with long outputs is not, for the resident kernel.
+        """
         columns = step.weights.tocsc()
-        inputs = self.position[columns.indices]
-        shared, sizes, alone = _choose(columns, self._shape.rows)
+        shared, sizes, long, alone = _choose(columns, self._shape)
+        if self._is_resident and long.size:
+            return False
         first_bundle, first_ell = self._lengths["bundles"], self._lengths["ell_blocks"]
-        self._add_groups(columns, inputs, shared, sizes)
-        self._add_ell(columns, inputs, alone, shared.size)
-        order = np.concatenate([shared, alone])
+        self._add_groups(columns, self.position[columns.indices], shared, sizes)
+        self._add_long(columns[:, long], shared.size)
+        first_whole = self._lengths["ell_blocks"]
+        inputs = self.position[columns.indices]
+        first = shared.size + long.size
+        self._add_ell(columns.indptr, inputs, columns.data, alone, columns.shape[0], first)
+        order = np.concatenate([shared, long, alone])
         bias = step.bias[order]
         if not self._parts["bias"] or not np.array_equal(bias, self._parts["bias"][-1]):
             self._append("bias", bias)
@@ -355,6 +389,7 @@ class _Steps:
                 first_bundle,
                 self._lengths["bundles"],
                 first_ell,
+                first_whole,
                 self._lengths["ell_blocks"],
                 self.position.size,
                 order.size,
@@ -368,6 +403,7 @@ class _Steps:
         self.position = np.empty_like(order)
         self.position[order] = np.arange(order.size, dtype=np.int32)
         self._extents.append([self._lengths[name] for name in WINDOWED])
+        return True
 
     def _append(self, name: str, part: npt.NDArray[Any]) -> None:
         self._parts[name].append(part)
@@ -405,27 +441,31 @@ class _Steps:
         self._append("group_inputs", group_inputs)
         self._append("group_weights", group_weights)
 
+    def _add_long(self, long: sp.csc_array, first_output: int) -> None:
+        """Cut long outputs into chunks, and these into ELL blocks."""
+        chunks = cut_chunks(long, self._shape.chunk)
+        chunks.table[:, OUTPUT] += first_output
+        inputs, first = self.position[long.indices], self._lengths["chunks"]
+        self._add_ell(chunks.indptr, inputs, long.data, chunks.order, long.shape[0], first)
+        self._append("chunks", chunks.table)
+        self._max_chunks = max(self._max_chunks, chunks.order.size)
+
     def _add_ell(
         self,
-        columns: sp.csc_array,
+        indptr: npt.NDArray[Any],
         inputs: npt.NDArray[np.int32],
-        alone: npt.NDArray[np.int32],
+        values: npt.NDArray[np.float32],
+        columns: npt.NDArray[np.int32],
+        n_inputs: int,
         first_output: int,
     ) -> None:
-        """Cut the outputs that are in no group into ELL blocks."""
-        n_inputs = columns.shape[0]
+        """Cut columns of a CSC matrix into ELL blocks: outputs in no group, or chunks."""
         buffer = self._shape.buffer
         if self._is_resident:
             assert n_inputs <= LARGEST_BUFFER
             buffer = 0
         ell: Ell = cut_ell(
-            columns.indptr,
-            inputs,
-            columns.data,
-            alone,
-            n_inputs,
-            warps=self._shape.warps,
-            buffer=buffer,
+            indptr, inputs, values, columns, n_inputs, warps=self._shape.warps, buffer=buffer
         )
         ell.blocks[:, 0] += first_output
         ell.blocks[:, 2:] += self._lengths["stages"]
@@ -464,23 +504,42 @@ class _Steps:
             load_position,
             self._n_loaded,
             int(max(self._n_loaded, steps[:, N_OUTPUTS].max())),
+            self._max_chunks,
             output_position,
         )
 
 
+def _cut(
+    make: Callable[[], Iterable[tuple[_Step, int]]],
+    shape: Shape,
+    n_loaded: int,
+    is_resident: bool,
+) -> _Steps:
+    """Cut all steps, given with the sums before each: for the resident kernel, if it takes them."""
+    steps = _Steps(shape, n_loaded, is_resident)
+    for step, n_sums in make():
+        if not steps.add(step, n_sums):
+            return _cut(make, shape, n_loaded, False)
+    return steps
+
+
 def _choose(
-    columns: sp.csc_array, rows: int
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.int32]]:
-    """Find the groups of outputs with the same inputs; the others are alone.
+    columns: sp.csc_array, shape: Shape
+) -> tuple[
+    npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int32]
+]:
+    """Find the long outputs, and groups of the others with the same inputs; the rest is alone.
 
     Returns
     -------
     ndarray, int32
         The outputs of all groups, those with the most inputs first.
     ndarray, int64
-        How many of them each group has, `rows` at most.
+        How many of them each group has, the rows of a group at most.
     ndarray, int32
-        The other outputs: by inputs, the most first, and those of one pattern side by side.
+        The long outputs, and
+    ndarray, int32
+        the other ones: by inputs, the most first, and those of one pattern side by side.
     """
     of_column, _ = group_columns(columns.indptr, columns.indices, NOTHING, NOTHING)
     degree = np.diff(columns.indptr)
@@ -488,11 +547,12 @@ def _choose(
     starts = np.flatnonzero(np.diff(of_column[order], prepend=-1))
     sizes = np.diff(np.append(starts, order.size))
     in_pattern = np.arange(order.size) - np.repeat(starts, sizes)
-    starts = np.flatnonzero(in_pattern % rows == 0)
+    starts = np.flatnonzero(in_pattern % shape.rows == 0)
     sizes = np.diff(np.append(starts, order.size))
-    is_shared = (sizes >= LEAST_SHARED) & (degree[order[starts]] > 0)
+    is_long = degree[order] > most_whole(degree, shape.chunk, shape.skew)
+    is_shared = (sizes >= LEAST_SHARED) & (degree[order[starts]] > 0) & ~is_long[starts]
     in_group = np.repeat(is_shared, sizes)
-    return order[in_group], sizes[is_shared], order[~in_group]
+    return order[in_group], sizes[is_shared], order[is_long], order[~in_group & ~is_long]
 
 
 @jit

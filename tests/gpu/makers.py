@@ -38,6 +38,10 @@ TWO_WARPS = Sizes(
 )
 
 
+IN_CHUNKS = replace(TINY, shape=replace(TINY.shape, chunk=3, skew=2))
+"""Outputs of seven inputs may be long."""
+
+
 def sizes_with(shared_bytes: int, sizes: Sizes = TINY) -> Sizes:
     """Sizes with so much shared memory: for the resident kernel, or against it."""
     return replace(sizes, shape=replace(sizes.shape, shared_bytes=shared_bytes))

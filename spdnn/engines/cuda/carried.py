@@ -19,6 +19,9 @@ MOST_FEATURES = 65535 * 16
 MEMORY_SHARE = 0.9
 """Of the memory left beside the weights for the activations."""
 
+CHUNK_BYTES = 5
+"""A feature's bytes for each chunk of a step: a partial sum, and its share of a counter."""
+
 LIST_BYTES = 2 * (4 + 8 + 8) + 4 * 8
 """A feature's numbers beside its activations."""
 
@@ -51,7 +54,7 @@ def capacity_of(device: Device, plan: CudaPlan, n_features: int) -> int:
         If not even one tile fits.
     """
     free = int(MEMORY_SHARE * device.free_bytes())
-    per_tile = LANES * (2 * 4 * plan.max_width + LIST_BYTES)
+    per_tile = LANES * (2 * 4 * plan.max_width + CHUNK_BYTES * plan.max_chunks + LIST_BYTES)
     n_tiles = min(free // per_tile, MOST_FEATURES // LANES)
     if n_tiles < 1:
         raise DeviceError(
@@ -81,6 +84,9 @@ class Carried:
         The step to be run.
     counts : DeviceArray, shape (3, n_layers), int64
         Live features after each layer, distinct ones of them, features that entered.
+    partial, arrived : DeviceArray
+        What chunks of long outputs meet in, for each minibatch of the staged kernel: partial
+        sums, and counters that are all zero between launches.
     places : DeviceArray
         The numbers from 0.
     n_neurons : int
@@ -99,7 +105,11 @@ class Carried:
         self.flags = device.empty(self.capacity, np.int32)
         self.cursor = device.empty(1, np.int64)
         self.counts = device.empty((3, plan.n_layers), np.int64)
-        for array in (self.flags, self.cursor, self.counts):
+        minibatch = kernels.sizes.minibatch
+        meetings = (self.capacity // minibatch, plan.max_chunks)
+        self.partial = device.empty((*meetings, minibatch), np.float32)
+        self.arrived = device.empty(meetings, np.int32)
+        for array in (self.flags, self.cursor, self.counts, self.arrived):
             device.fill(array, 0)
         self.steps = copied(device, plan.arrays.steps)
         self.places = copied(device, np.arange(self.capacity, dtype=np.int32))

@@ -59,8 +59,9 @@ class CudaEngine:
         shared = np.ones((8, 8), dtype=np.float32)
         layers = [Layer(weights, bias=-0.01) for weights in (eye, shared, eye)]
         features = Features(8, np.arange(9), np.arange(8) % 8)
-        for shared_bytes in (0, self.sizes.shape.shared_bytes):
-            shape = replace(self.sizes.shape, shared_bytes=shared_bytes)
+        stepwise = replace(self.sizes.shape, shared_bytes=0)
+        in_chunks = replace(stepwise, chunk=1, skew=0)
+        for shape in (stepwise, in_chunks, self.sizes.shape):
             plan = plan_cuda(Network(layers), "edges", shape)
             self.run(plan, self.load(plan, features))
         self._weights = None

@@ -5,6 +5,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from spdnn.engines.base import DeviceSeconds, Output, Progress
 from spdnn.engines.cuda.carried import Carried, Survivors, joined, lists_of
@@ -18,6 +19,7 @@ from spdnn.plan.cuda import (
     END_ELL,
     FIRST_BUNDLE,
     FIRST_ELL,
+    FIRST_WHOLE,
     N_INPUTS,
     WINDOWED,
     CudaPlan,
@@ -79,6 +81,23 @@ def cut_stages(plan: CudaPlan, windows: list[Window]) -> list[Stage]:
         Stage(int(np.searchsorted(of_end, end)), first, end, layers.get(end, 0))
         for first, end in pairwise([0, *sorted(ends)])
     ]
+
+
+class Launches(NamedTuple):
+    """What is launched for a step: bundles, ELL blocks, and whether some of these are of chunks."""
+
+    n_bundles: int
+    n_blocks: int
+    has_chunks: bool
+
+
+def launches_of(steps: npt.NDArray[np.int64]) -> list[Launches]:
+    """What is launched for each of some rows of the step table."""
+    n_bundles = steps[:, END_BUNDLE] - steps[:, FIRST_BUNDLE]
+    n_blocks = steps[:, END_ELL] - steps[:, FIRST_ELL]
+    has_chunks = steps[:, FIRST_WHOLE] > steps[:, FIRST_ELL]
+    columns = (column.tolist() for column in (n_bundles, n_blocks, has_chunks))
+    return [Launches(*of_step) for of_step in zip(*columns, strict=True)]
 
 
 class Run:
@@ -270,11 +289,8 @@ class Run:
             for _ in range(n_graphs):
                 graph()
             first += n_graphs * CAPTURED_STEPS
-        steps = self.plan.arrays.steps[first : stage.end]
-        n_bundles = steps[:, END_BUNDLE] - steps[:, FIRST_BUNDLE]
-        n_blocks = steps[:, END_ELL] - steps[:, FIRST_ELL]
-        for of_step in zip(n_bundles.tolist(), n_blocks.tolist(), strict=True):
-            self._launch_step(arrays, *of_step, self.carried.n)
+        for of_step in launches_of(self.plan.arrays.steps[first : stage.end]):
+            self._launch_step(arrays, of_step, self.carried.n)
 
     def _graph(self, arrays: dict[str, DeviceArray]) -> Callable[[], None]:
         """A graph of some steps, with which any steps of the plan can be run.
@@ -282,24 +298,22 @@ class Run:
         Which steps they are, the cursor on the device says; the graph's grid covers the
         largest. It holds for as many features as it was made for, or down to a half of them.
         """
-        carried, steps = self.carried, self.plan.arrays.steps
+        carried = self.carried
         for (at, of, n), graph in self._graphs.items():
             if (at, of) == (carried.at, carried.of) and n // 2 <= carried.n <= n:
                 return graph
-        n_bundles = int((steps[:, END_BUNDLE] - steps[:, FIRST_BUNDLE]).max())
-        n_blocks = int((steps[:, END_ELL] - steps[:, FIRST_ELL]).max())
+        # Each is the most that any step needs, whichever that is.
+        largest = Launches(*map(max, zip(*launches_of(self.plan.arrays.steps), strict=True)))
         key = (carried.at, carried.of, carried.n)
 
         def launches() -> None:
             for _ in range(CAPTURED_STEPS):
-                self._launch_step(arrays, n_bundles, n_blocks, key[2])
+                self._launch_step(arrays, largest, key[2])
 
         self._graphs[key] = self.device.captured(launches)
         return self._graphs[key]
 
-    def _launch_step(
-        self, arrays: dict[str, DeviceArray], n_bundles: int, n_blocks: int, n: int
-    ) -> None:
+    def _launch_step(self, arrays: dict[str, DeviceArray], of_step: Launches, n: int) -> None:
         """Launch the step that the cursor names, for up to `n` features, and list what is live."""
         carried, device, sizes = self.carried, self.device, self.kernels.sizes
         beginning = (
@@ -311,19 +325,20 @@ class Run:
             arrays["caps"],
         )
         ending = (arrays["bias"], arrays["origins"], carried.flags)
-        if n_bundles:
+        if of_step.n_bundles:
             device.launch(
                 self.kernels.grouped,
-                (n_bundles, -(-n // (LANES * sizes.lane_features))),
+                (of_step.n_bundles, -(-n // (LANES * sizes.lane_features))),
                 sizes.shape.bundle * LANES,
                 (*beginning, *(arrays[name] for name in GROUP_ARRAYS), *ending),
             )
-        if n_blocks:
+        if of_step.n_blocks:
+            meeting = (arrays["chunks"], carried.partial, carried.arrived)
             device.launch(
-                self.kernels.staged,
-                (n_blocks, -(-n // sizes.minibatch)),
+                self.kernels.staged(of_step.has_chunks),
+                (of_step.n_blocks, -(-n // sizes.minibatch)),
                 sizes.shape.warps * LANES,
-                (*beginning, *(arrays[name] for name in ELL_ARRAYS), *ending),
+                (*beginning, *(arrays[name] for name in ELL_ARRAYS), *ending, *meeting),
             )
         carried.at = 1 - carried.at
         carried.shorten(after_step=True)

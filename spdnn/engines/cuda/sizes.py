@@ -57,7 +57,11 @@ class Kernels:
             make_grouped(shape.bundle, shape.rows, sizes.lane_features),
             half if sizes.lane_features <= 2 else 2 * half,
         )
-        self.staged = gpu.kernel(make_staged(shape.warps, sizes.minibatch, shape.buffer), half)
+        self.staged = cache(
+            lambda has_chunks: gpu.kernel(
+                make_staged(shape.warps, sizes.minibatch, shape.buffer, has_chunks), half
+            )
+        )
         self.load = cache(lambda has_values: gpu.kernel(carried.make_load(threads, has_values)))
         self.list_after_step = gpu.kernel(carried.make_list(sizes.list_threads, True))
         self.shorten_list = gpu.kernel(carried.make_list(sizes.list_threads, False))

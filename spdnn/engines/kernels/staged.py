@@ -5,6 +5,10 @@ Implementation" (HPEC 2020), section III. One launch is one step. A block takes 
 outputs and a minibatch of features. The distinct inputs of its outputs, a buffer at a time, are
 gathered into shared memory. A lane is an output: its weights are read once, coalesced, kept in a
 register and applied to all features of the minibatch, whose sums stay in registers.
+
+A lane may also be a chunk of a long output (`spdnn.plan.chunks`). It leaves its partial sums in
+global memory and counts itself in; the lane that comes last, of whichever block, adds up those of
+all chunks in their order, whoever came when, and finishes the output.
 """
 
 from collections.abc import Callable
@@ -13,10 +17,12 @@ from typing import Any
 import numpy as np
 
 from spdnn.engines.kernels.gpu import ALIGNED, LANES, cuda, float32, int32, int64, uint32, uint64
+from spdnn.plan.chunks import CHUNK, END_CHUNK, FIRST_CHUNK, OUTPUT
 from spdnn.plan.cuda import (
     BIAS_START,
     END_ELL,
     FIRST_ELL,
+    FIRST_WHOLE,
     IS_RELU,
     LAYER,
     N_INPUTS,
@@ -27,11 +33,12 @@ from spdnn.plan.cuda import (
 )
 
 
-def make_staged(warps: int, features: int, buffer: int) -> Callable[..., Any]:
+def make_staged(warps: int, features: int, buffer: int, has_chunks: bool) -> Callable[..., Any]:
     """Make the kernel for `warps` slices a block, minibatches, and buffers of `buffer` inputs.
 
     The kernel's block has ``32 * warps`` threads, its grid is (blocks, minibatches); what is beyond
-    the step's blocks or the live features leaves.
+    the step's blocks or the live features leaves. Without `has_chunks` it is for steps
+    without long outputs, and costs nothing for their sake.
     """
     threads = warps * LANES
     n_rows = max(buffer, threads)
@@ -55,10 +62,15 @@ def make_staged(warps: int, features: int, buffer: int) -> Callable[..., Any]:
         bias: Any,
         origins: Any,
         flags: Any,
+        chunks: Any,
+        partial: Any,
+        arrived: Any,
     ) -> None:
         """``out <- activation(y W + b)`` for the ELL blocks of the step that `cursor` names.
 
-        Activations and flags as in the grouped kernel.
+        Activations and flags as in the grouped kernel. ``partial[m, c]`` has room for the sums
+        of a step's chunk c and minibatch m, and ``arrived[m, c]`` counts, where c is the first of
+        an output, how many of its chunks are done: zero before a launch and after it.
         """
         rows = cuda.shared.array(rows_shape, float32, ALIGNED)
         is_live = cuda.shared.array(features, int32)
@@ -98,15 +110,38 @@ def make_staged(warps: int, features: int, buffer: int) -> Callable[..., Any]:
                 for v in range(features):
                     sums[v] += weight * rows[row, v]
                 entry += LANES
-        first_output = ell_blocks[block, 0]
+        output = ell_blocks[block, 0] + thread
         n_outputs = ell_blocks[block, 1]
+        is_output = thread < n_outputs
+        is_chunk = has_chunks and block < uint64(steps[step, FIRST_WHOLE])
+        if is_chunk and is_output:
+            of_chunk = uint64(output)
+            minibatch = uint64(cuda.blockIdx.y)
+            first_chunk, end_chunk = chunks[of_chunk, FIRST_CHUNK], chunks[of_chunk, END_CHUNK]
+            for v in range(features):
+                partial[minibatch, uint64(chunks[of_chunk, CHUNK]), v] = sums[v]
+            # What a lane wrote is there for all before it counts itself in.
+            cuda.threadfence()
+            n_before = cuda.atomic.add(arrived, (minibatch, uint64(first_chunk)), 1)
+            is_output = n_before == end_chunk - first_chunk - 1
+            if is_output:
+                cuda.threadfence()
+                arrived[minibatch, uint64(first_chunk)] = 0
+                output = chunks[of_chunk, OUTPUT]
+                for v in range(features):
+                    sums[v] = zero
+                for c in range(first_chunk, end_chunk):
+                    for v in range(features):
+                        sums[v] += partial[minibatch, uint64(c), v]
         least = zero if steps[step, IS_RELU] != 0 else lowest
         tests_nonzero = steps[step, TESTS_NONZERO] != 0
         ends_layer = steps[step, LAYER] != NO_LAYER
         cap = caps[step]
+        n_after = steps[step, N_OUTPUTS]
         cuda.syncthreads()
-        if thread < n_outputs:
-            of_output = bias[uint64(steps[step, BIAS_START] + first_output + thread)]
+        if is_output:
+            of_output = bias[uint64(steps[step, BIAS_START] + output)]
+            target = int64(first // LANES) * n_after * LANES + first % LANES + output * LANES
             for v in range(features):
                 value = sums[v]
                 if value != zero or not tests_nonzero:
@@ -114,14 +149,20 @@ def make_staged(warps: int, features: int, buffer: int) -> Callable[..., Any]:
                 value = min(max(value, least), cap)
                 if ends_layer and value != zero:
                     is_live[v] = 1
-                rows[uint32(thread), v] = value
+                if is_chunk:
+                    # Few outputs, each of them anywhere: a lane writes its own.
+                    if first + v < n:
+                        out[uint64(target + v)] = value
+                else:
+                    rows[uint32(thread), v] = value
         cuda.syncthreads()
         f = first + feature
         if f < n:
-            target = int64(f // LANES) * steps[step, N_OUTPUTS] * LANES + f % LANES
-            target += first_output * LANES
-            for row in range(thread // features, n_outputs, threads // features):
-                out[uint64(target + row * LANES)] = rows[uint32(row), uint32(feature)]
+            if not is_chunk:
+                target = int64(f // LANES) * n_after * LANES + f % LANES
+                target += ell_blocks[block, 0] * LANES
+                for row in range(thread // features, n_outputs, threads // features):
+                    out[uint64(target + row * LANES)] = rows[uint32(row), uint32(feature)]
             if thread < features and is_live[uint32(thread)] != 0:
                 cuda.atomic.max(flags, f, 1)
 
