@@ -3,11 +3,12 @@
     python jobs/gpu_check.py FOLDER [--images train-images-idx3-ubyte.gz]
 
 From a source checkout with numba-cuda, CuPy (cupy-cuda13x), scipy and NumPy 2. Runs official-recipe
-networks in both modes, cuSPARSE through CuPy on the same inputs, and the GPU tests; the most
-telling first. After each result FOLDER/gpu_check.json and FOLDER/gpu_check.md are written anew, so
-that a check cut short has told what it found. A network is run in a process of its own: what
-breaks there ends nothing else. Inputs are made from MNIST's images where they are given, else from
-scikit-learn's digits, else of random pixels.
+networks in both modes, a skewed one with its long outputs in chunks and whole, cuSPARSE through
+CuPy on the same inputs, and the GPU tests; the most telling first. After each result
+FOLDER/gpu_check.json and FOLDER/gpu_check.md are written anew, so that a check cut short has told
+what it found. A network is run in a process of its own: what breaks there ends nothing else. Inputs
+are made from MNIST's images where they are given, else from scikit-learn's digits, else of random
+pixels.
 
 Exit status: 0 all done and right, 1 something failed or was left out, 2 there is no GPU to check.
 """
@@ -29,6 +30,7 @@ PLAN = (
     "1024x120",
     "65536x120",
     "tests",
+    "16384x24 skewed",
     "1024x1920",
     "16384x120",
     "4096x120",
@@ -47,6 +49,10 @@ GOALS = {
 
 FEATURES = 60000
 UNOFFICIAL_BIAS = -0.1
+SKEWED_FEATURES = 256
+"""Few enough for one long output to keep the others waiting."""
+WHOLE = 1 << 30
+"""Times the mean that no output has."""
 REPEATS = 3
 LONGEST = 150.0
 """Seconds that one network, or the tests, may take."""
@@ -58,7 +64,9 @@ def main():
     parser.add_argument("--images", type=Path, help="MNIST's training images, IDX")
     parser.add_argument("--features", type=int, default=FEATURES)
     parser.add_argument("--seconds", type=float, default=450.0, help="for everything")
-    parser.add_argument("--what", nargs="+", default=PLAN, metavar="NxL", help="and 'tests'")
+    parser.add_argument(
+        "--what", nargs="+", default=PLAN, metavar="NxL", help="'NxL skewed', 'tests'"
+    )
     parser.add_argument("--tiny", action="store_true", help="kernels for the simulator, once each")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -145,11 +153,10 @@ def tell(**result):
 
 def check_network(arguments):
     """Run one network: both modes, a variant of the kernel, cuSPARSE, and a comparison of all."""
-    from spdnn.challenge import SIZES
     from spdnn.errors import DeviceError
-    from spdnn.recipes.radixnet import official_network
 
-    neurons, layers = map(int, arguments.one.split("x"))
+    size, _, kind = arguments.one.partition(" ")
+    neurons, layers = map(int, size.split("x"))
     try:
         from spdnn.engines import make_engine
         from spdnn.engines.cuda.engine import CudaEngine
@@ -161,17 +168,24 @@ def check_network(arguments):
         tell(run="GPU", ok=False, no_gpu=True, said=[str(error)])
         return
     began = time.perf_counter()
-    network = official_network(neurons, layers, None if neurons in SIZES else UNOFFICIAL_BIAS)
+    network = make_network(neurons, layers, kind == "skewed")
+    if kind == "skewed":
+        arguments.features = min(arguments.features, SKEWED_FEATURES)
     features, source = make_features(neurons, arguments)
     made = time.perf_counter() - began
     tell(run="GPU", ok=True, device=engine.device.name, inputs=source, seconds=round(made, 2))
     found = {}
-    for name in ("edges", "merge", "edges, 4 features a lane"):
-        if name not in engine.modes:
-            if found["edges"][1]:
-                continue  # the resident kernel has no such variant
-            sizes = replace(engine.sizes, lane_features=4)
-            engine = CudaEngine(device=engine.device, sizes=sizes)
+    sizes = engine.sizes
+    if kind == "skewed":
+        whole = replace(sizes, shape=replace(sizes.shape, skew=WHOLE))
+        runs = {"edges": sizes, "edges, whole outputs": whole}
+    else:
+        wide = replace(sizes, lane_features=4)
+        runs = {"edges": sizes, "merge": sizes, "edges, 4 features a lane": wide}
+    for name, of_run in runs.items():
+        if of_run.lane_features != sizes.lane_features and found["edges"][1]:
+            continue  # the resident kernel has no such variant
+        engine = CudaEngine(device=engine.device, sizes=of_run)
         repeats = 1 if arguments.tiny else REPEATS
         found[name] = run_engine(engine, network, features, name, repeats)
     truth = found["edges"][0]
@@ -184,12 +198,25 @@ def check_network(arguments):
     run_rival(network, features, truth)
 
 
+def make_network(neurons, layers, is_skewed):
+    """An official network, or a power law's layer again and again."""
+    from spdnn import Layer, Network
+    from spdnn.bench.power_law import power_law_layer
+    from spdnn.challenge import SIZES
+    from spdnn.recipes.radixnet import official_network
+
+    if is_skewed:
+        weights = power_law_layer(neurons, neurons, min(32, neurons // 8))
+        return Network([Layer(weights, UNOFFICIAL_BIAS, 32.0)] * layers)
+    return official_network(neurons, layers, None if neurons in SIZES else UNOFFICIAL_BIAS)
+
+
 def tiny_sizes():
     """One warp a block: the simulator makes a thread of each thread."""
     from spdnn.engines.cuda.sizes import Sizes
     from spdnn.plan.cuda import Shape
 
-    shape = Shape(bundle=1, rows=4, warps=1, buffer=8, shared_bytes=48 << 10)
+    shape = Shape(bundle=1, rows=4, warps=1, buffer=8, chunk=16, shared_bytes=48 << 10)
     return Sizes(shape, 1, 4, resident_threads=(32, 32), threads=32, list_threads=8)
 
 

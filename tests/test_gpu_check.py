@@ -24,14 +24,16 @@ def check(folder: Path, *options: str, simulates: bool = True) -> subprocess.Com
 
 def test_each_result_is_written_and_all_agree(tmp_path: Path) -> None:
     pytest.importorskip("numba_cuda")
-    done = check(tmp_path, "--tiny", "--what", "64x2", "--features", "3")
+    done = check(tmp_path, "--tiny", "--what", "64x2", "64x1 skewed", "--features", "3")
     assert done.returncode == 0, done.stdout + done.stderr
     record = json.loads((tmp_path / "gpu_check.json").read_text())
-    runs = {result["run"]: result for result in record["results"]}
+    runs = {result["run"]: result for result in record["results"] if result["what"] == "64x2"}
     assert {"GPU", "edges", "merge", "against engine cpu", "cuSPARSE"} <= set(runs)
-    assert all(result["ok"] for result in runs.values())
+    assert all(result["ok"] for result in record["results"])
     assert runs["edges"]["live"] == runs["merge"]["live"] > 0
     assert runs["edges"]["kernels"] > 0
+    skewed = [result["run"] for result in record["results"] if result["what"] == "64x1 skewed"]
+    assert {"edges", "edges, whole outputs", "against engine cpu"} <= set(skewed)
     table = (tmp_path / "gpu_check.md").read_text()
     assert "| 64x2 | edges | yes |" in table
 

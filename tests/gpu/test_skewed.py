@@ -55,7 +55,7 @@ def skewed_cases(draw: st.DrawFn) -> tuple[Network, Features]:
     )
 
 
-@settings(max_examples=10 if gpu.SIMULATED else 200)
+@settings(max_examples=8 if gpu.SIMULATED else 200)
 @given(
     skewed_cases(),
     st.sampled_from(MODES),
