@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spdnn import Features, Layer, Network
+from spdnn.plan.bundles import UNROLL
 from spdnn.plan.cuda import (
     END_BUNDLE,
     END_ELL,
@@ -17,7 +18,6 @@ from spdnn.plan.cuda import (
     N_INPUTS,
     N_OUTPUTS,
     NO_LAYER,
-    UNROLL,
     WINDOWED,
     CudaPlan,
     Shape,

@@ -1,10 +1,10 @@
 """The GPU engine's plan: all layers as steps, all steps as bundles of groups and ELL blocks.
 
-Outputs that share their inputs are groups of up to 16, groups of about equally many inputs a
-bundle: what a block of threads takes at a time. Other outputs are staged ELL (`spdnn.plan.ell`),
-those with far more inputs than the rest in chunks (`spdnn.plan.chunks`). Outputs are renumbered,
-groups first, so that a group's outputs lie side by side, long ones next. All steps lie in long
-arrays with 64-bit offsets, of which a device may hold all or a window.
+Outputs that share their inputs are groups, in bundles (`spdnn.plan.bundles`). Other outputs are
+staged ELL (`spdnn.plan.ell`), those with far more inputs than the rest in chunks
+(`spdnn.plan.chunks`). Outputs are renumbered, groups first, so that a group's outputs lie side by
+side, long ones next. All steps lie in long arrays with 64-bit offsets, of which a device may hold
+all or a window.
 
 A network whose activations fit into a block's shared memory, and whose weights are few beside
 them, is planned for the resident kernel, which takes features through many layers in one launch;
@@ -22,9 +22,9 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from spdnn.jit import jit
 from spdnn.memory import require_bytes
 from spdnn.network import Layer, Network, may_drop_after
+from spdnn.plan.bundles import LEAST_SHARED, cut_bundles
 from spdnn.plan.chunks import OUTPUT, cut_chunks, most_whole
 from spdnn.plan.ell import LARGEST_BUFFER, Ell, cut_ell
 from spdnn.plan.groups import NOTHING, group_columns
@@ -49,12 +49,6 @@ from spdnn.work import Work
 
 NO_LAYER = -1
 """In column LAYER: a step that only takes sums for the one behind it."""
-
-UNROLL = 4
-"""Inputs of a group are padded to a multiple of this, with weight 0: kernels load so many ahead."""
-
-LEAST_SHARED = 4
-"""Outputs from which a group is cheaper as a dense product that is padded to 16 than in ELL."""
 
 RESIDENT_FEATURES = (16, 8, 4)
 """Features that a block of the resident kernel may carry."""
@@ -112,11 +106,8 @@ class CudaArrays(NamedTuple):
         may be dropped after it, which layer it ends.
     caps : ndarray, shape (n_steps,), float32
         Largest activation; infinite for none.
-    bundles : ndarray, shape (n_bundles, 2), int64
-        Inputs of its groups, padded, and where they begin; their weights begin at that place
-        times the rows of a group.
-    groups : ndarray, shape (n_bundles * bundle, 2), int64
-        First output and outputs; none in groups that fill up a bundle.
+    bundles, groups : ndarray, int64
+        See `spdnn.plan.bundles`; outputs are those of the step, starts those of the long arrays.
     ell_blocks, stages, slices : ndarray, int64
         See `spdnn.plan.ell`; first outputs are those of the step, starts those of the long arrays.
         The first of a block of chunks is a row of `chunks`.
@@ -126,9 +117,7 @@ class CudaArrays(NamedTuple):
         Of each output of each step, in plan order; equal neighbours share theirs. As many
         zeros as a group has rows are at the end: a group reads as many, whatever its size.
     group_inputs : ndarray, int32
-        Positions, ``[k, group]``.
     group_weights : ndarray, float32
-        ``[k, pair of outputs, group, output of the pair]``.
     maps : ndarray, int32
     ell_indices : ndarray, uint16
     ell_weights : ndarray, float32
@@ -366,10 +355,10 @@ class _Steps:
         if self._is_resident and long.size:
             return False
         first_bundle, first_ell = self._lengths["bundles"], self._lengths["ell_blocks"]
-        self._add_groups(columns, self.position[columns.indices], shared, sizes)
+        inputs = self.position[columns.indices]
+        self._add_groups(columns, inputs, shared, sizes)
         self._add_long(columns[:, long], shared.size)
         first_whole = self._lengths["ell_blocks"]
-        inputs = self.position[columns.indices]
         first = shared.size + long.size
         self._add_ell(columns.indptr, inputs, columns.data, alone, columns.shape[0], first)
         order = np.concatenate([shared, long, alone])
@@ -417,29 +406,12 @@ class _Steps:
         sizes: npt.NDArray[np.int64],
     ) -> None:
         """Pack groups into bundles."""
-        bundle, rows = self._shape.bundle, self._shape.rows
-        n_bundles = -(-sizes.size // bundle)
-        firsts = np.cumsum(sizes) - sizes
-        table = np.zeros((n_bundles * bundle, 2), dtype=np.int64)
-        table[: sizes.size, 0], table[: sizes.size, 1] = firsts, sizes
-        degrees = np.zeros(n_bundles * bundle, dtype=np.int64)
-        degrees[: sizes.size] = np.diff(columns.indptr)[outputs[firsts]]
-        widest = degrees.reshape(n_bundles, bundle).max(axis=1, initial=0)
-        n_inputs = -(-widest // UNROLL) * UNROLL
-        ends = np.cumsum(n_inputs) * bundle
-        starts = ends - n_inputs * bundle
-        bundles = np.stack([n_inputs, starts + self._lengths["group_inputs"]], axis=1)
-        total = int(ends[-1]) if n_bundles else 0
-        group_inputs = np.zeros(total, dtype=np.int32)
-        group_weights = np.zeros(total * rows, dtype=np.float32)
-        _fill_bundles(
-            columns.indptr, inputs, columns.data, outputs, table, starts, bundle, rows,
-            group_inputs, group_weights,
-        )  # fmt: skip
-        self._append("bundles", bundles)
-        self._append("groups", table)
-        self._append("group_inputs", group_inputs)
-        self._append("group_weights", group_weights)
+        cut = cut_bundles(columns, inputs, outputs, sizes, self._shape.bundle, self._shape.rows)
+        cut.bundles[:, 1] += self._lengths["group_inputs"]
+        self._append("bundles", cut.bundles)
+        self._append("groups", cut.groups)
+        self._append("group_inputs", cut.inputs)
+        self._append("group_weights", cut.weights)
 
     def _add_long(self, long: sp.csc_array, first_output: int) -> None:
         """Cut long outputs into chunks, and these into ELL blocks."""
@@ -553,30 +525,3 @@ def _choose(
     is_shared = (sizes >= LEAST_SHARED) & (degree[order[starts]] > 0) & ~is_long[starts]
     in_group = np.repeat(is_shared, sizes)
     return order[in_group], sizes[is_shared], order[is_long], order[~in_group & ~is_long]
-
-
-@jit
-def _fill_bundles(
-    indptr: npt.NDArray[Any],
-    inputs: npt.NDArray[np.int32],
-    values: npt.NDArray[np.float32],
-    order: npt.NDArray[np.int32],
-    groups: npt.NDArray[np.int64],
-    starts: npt.NDArray[np.int64],
-    bundle: int,
-    rows: int,
-    group_inputs: npt.NDArray[np.int32],
-    group_weights: npt.NDArray[np.float32],
-) -> None:
-    """Write inputs and weights of all groups; what is not written is padding and stays 0."""
-    for group in range(groups.shape[0]):
-        start = starts[group // bundle]
-        inner = group % bundle
-        for row in range(groups[group, 1]):
-            first = indptr[order[groups[group, 0] + row]]
-            end = indptr[order[groups[group, 0] + row] + 1]
-            for k in range(end - first):
-                if row == 0:
-                    group_inputs[start + k * bundle + inner] = inputs[first + k]
-                place = ((k * rows // 2 + row // 2) * bundle + inner) * 2 + row % 2
-                group_weights[start * rows + place] = values[first + k]

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from spdnn.engines.kernels.gpu import ALIGNED, LANES, cuda, float32, int32, int64, uint32, uint64
+from spdnn.plan.bundles import UNROLL
 from spdnn.plan.cuda import (
     BIAS_START,
     END_BUNDLE,
@@ -23,7 +24,6 @@ from spdnn.plan.cuda import (
     N_OUTPUTS,
     NO_LAYER,
     TESTS_NONZERO,
-    UNROLL,
 )
 
 CHUNK = 16

@@ -23,6 +23,7 @@ from spdnn.engines.kernels.gpu import (
     uint32,
     uint64,
 )
+from spdnn.plan.bundles import UNROLL
 from spdnn.plan.cuda import (
     BIAS_START,
     END_BUNDLE,
@@ -35,7 +36,6 @@ from spdnn.plan.cuda import (
     N_OUTPUTS,
     NO_LAYER,
     TESTS_NONZERO,
-    UNROLL,
     row_stride,
 )
 
