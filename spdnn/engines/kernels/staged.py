@@ -125,6 +125,7 @@ def make_staged(warps: int, features: int, buffer: int, has_chunks: bool) -> Cal
             n_before = cuda.atomic.add(arrived, (minibatch, uint64(first_chunk)), 1)
             is_output = n_before == end_chunk - first_chunk - 1
             if is_output:
+                # And what the others wrote is read only now, not from a cache.
                 cuda.threadfence()
                 arrived[minibatch, uint64(first_chunk)] = 0
                 output = chunks[of_chunk, OUTPUT]
