@@ -26,6 +26,7 @@ from tests.gpu.makers import (
 from tests.makers import FEATURE_KINDS, dyadic_features, dyadic_network
 
 MODES = ("edges", "merge")
+ITS_INDICES = np.ndindex
 
 
 def cut(chunk: int, skew: int, sizes: Sizes = TINY) -> Sizes:
@@ -98,10 +99,7 @@ def test_every_output_may_be_long_and_the_last_layer_linear(mode: str) -> None:
 
 def reversed_indices(*shape: int) -> Iterator[tuple[int, ...]]:
     """All places of an array, the last one first."""
-    return (tuple(n - 1 - i for n, i in zip(shape, at, strict=True)) for at in NDINDEX(*shape))
-
-
-NDINDEX = np.ndindex
+    return iter(list(ITS_INDICES(*shape))[::-1])
 
 
 def test_whoever_comes_last_the_sums_are_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
