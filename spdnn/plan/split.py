@@ -16,6 +16,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from spdnn.plan.blocks import MAX_ROWS
+from spdnn.plan.chunks import OUTPUT, cut_chunks
 from spdnn.plan.groups import NOTHING, group_columns
 
 CHUNK = 128
@@ -70,20 +71,15 @@ def split_long(columns: sp.csc_array, input_position: npt.NDArray[np.int32]) -> 
     whole = columns[:, long]
     whole = sp.csc_array((whole.data, input_position[whole.indices], whole.indptr), whole.shape)
     whole.sort_indices()
-    n_chunks = -(-degree[long] // CHUNK)
-    ends = np.cumsum(n_chunks)
-    # Where each chunk begins: every so many edges from where its output does.
-    inner = np.arange(ends[-1]) - np.repeat(ends - n_chunks, n_chunks)
-    starts = np.repeat(whole.indptr[:-1], n_chunks) + CHUNK * inner
-    indptr = np.append(starts, whole.nnz)
-    chunks = sp.csc_array((whole.data, whole.indices, indptr), (columns.shape[0], indptr.size - 1))
-    # Chunks that read the same part of the tile side by side.
-    order = np.argsort(whole.indices[starts], kind="stable")
-    place = np.empty_like(order)
-    place[order] = np.arange(order.size)
-    ones = np.ones(order.size, dtype=np.float32)
-    sums = sp.csc_array((ones, place, np.append(0, ends)), (order.size, long.size))
-    return Split(short, long, columns[:, short], chunks[:, order], sums)
+    cut = cut_chunks(whole, CHUNK)
+    shape = columns.shape[0], cut.order.size
+    chunks = sp.csc_array((whole.data, whole.indices, cut.indptr), shape)
+    place = np.empty_like(cut.order)
+    place[cut.order] = np.arange(place.size, dtype=place.dtype)
+    ones = np.ones(place.size, dtype=np.float32)
+    ends = np.cumsum(np.bincount(cut.table[:, OUTPUT], minlength=long.size))
+    sums = sp.csc_array((ones, place, np.append(0, ends)), (place.size, long.size))
+    return Split(short, long, columns[:, short], chunks[:, cut.order], sums)
 
 
 def _are_long(columns: sp.csc_array, degree: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
