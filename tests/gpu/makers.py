@@ -64,6 +64,8 @@ def run(
 ) -> Output:
     """Run with kernels of small sizes."""
     engine = CudaEngine(device=device_with(n_bytes), sizes=sizes_with(shared_bytes, sizes))
+    if not gpu.SIMULATED:
+        engine.compile(network)  # as every caller does: nothing is loaded within a graph's capture
     plan = engine.plan(network, mode)
     return engine.run(plan, engine.load(plan, features), activations=True, **options)
 

@@ -110,7 +110,7 @@ class Carried:
         self.partial = device.empty((*meetings, minibatch), np.float32)
         self.arrived = device.empty(meetings, np.int32)
         for array in (self.flags, self.cursor, self.counts, self.arrived):
-            device.fill(array, 0)
+            device.fill_bytes(array, 0)
         self.steps = copied(device, plan.arrays.steps)
         self.places = copied(device, np.arange(self.capacity, dtype=np.int32))
         self.position = copied(device, plan.load_position)

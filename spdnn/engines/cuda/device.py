@@ -58,15 +58,15 @@ class Device(ABC):
         """New memory with anything in it; at least one element, for kernels take no null."""
 
     @abstractmethod
-    def fill(self, array: DeviceArray, value: int) -> None:
-        """Set all elements."""
+    def fill_bytes(self, array: DeviceArray, byte: int) -> None:
+        """Set all bytes: what a device does by itself, without a kernel to compile."""
 
     @abstractmethod
     def write(self, array: DeviceArray, host: npt.NDArray[Any], ahead: bool = False) -> None:
         """Copy to the beginning of `array`, at once or on the stream for copies ahead.
 
         A copy ahead begins when the work that was given before `array` was last let go
-        (`release`) is done, and needs memory from `pinned`.
+        (`release`) is done, and needs memory from `pinned`, which must outlive it (`wait`).
         """
 
     @abstractmethod
@@ -94,7 +94,7 @@ class Device(ABC):
 
     @abstractmethod
     def wait(self) -> None:
-        """Wait until all work is done."""
+        """Wait until all work is done, copies ahead included."""
 
     @abstractmethod
     def await_ahead(self) -> None:
@@ -149,9 +149,9 @@ class SimulatedDevice(Device):
         array.fill(np.nan if array.dtype.kind == "f" else 77)
         return DeviceArray(array, array)
 
-    def fill(self, array: DeviceArray, value: int) -> None:
-        """Set all elements."""
-        array.memory.fill(value)
+    def fill_bytes(self, array: DeviceArray, byte: int) -> None:
+        """Set all bytes."""
+        array.memory.view(np.uint8).fill(byte)
 
     def write(self, array: DeviceArray, host: npt.NDArray[Any], ahead: bool = False) -> None:
         """Copy to the beginning."""

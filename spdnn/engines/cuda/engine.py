@@ -1,6 +1,7 @@
 """The engine's face: compiling, planning, loading, running."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -20,7 +21,10 @@ from spdnn.engines.cuda.sizes import Sizes, kernels_of, sizes_for
 from spdnn.errors import PlanError
 from spdnn.features import Features
 from spdnn.network import Layer, Network
-from spdnn.plan.cuda import CudaPlan, plan_cuda
+from spdnn.plan.cuda import RESIDENT_FEATURES, CudaPlan, Shape, plan_cuda, suits_resident
+
+TRIED = 8
+"""Neurons of the networks that are run to compile kernels."""
 
 
 class CudaEngine:
@@ -54,17 +58,34 @@ class CudaEngine:
         self._weights: tuple[CudaPlan, Weights] | None = None
 
     def compile(self, network: Network) -> None:
-        """Run tiny networks with the same types through all kernels."""
-        eye = sp.eye_array(8, dtype=np.float32)
-        shared = np.ones((8, 8), dtype=np.float32)
-        layers = [Layer(weights, bias=-0.01) for weights in (eye, shared, eye)]
-        features = Features(8, np.arange(9), np.arange(8) % 8)
-        stepwise = replace(self.sizes.shape, shared_bytes=0)
-        in_chunks = replace(stepwise, chunk=1, skew=0)
-        for shape in (stepwise, in_chunks, self.sizes.shape):
-            plan = plan_cuda(Network(layers), "edges", shape)
-            self.run(plan, self.load(plan, features))
+        """Run tiny networks through the kernels that this one needs, with the same types.
+
+        What a merged network leaves is not known yet: it mostly suits the resident kernel,
+        and has no groups. Any other kernel is compiled when it is first launched.
+        """
+        shape = self.sizes.shape
+        widths = [network.n_inputs, *(n_outputs for _, n_outputs in network.shapes)]
+        if not suits_resident(widths, network.n_edges, shape):
+            shape = replace(shape, shared_bytes=0)
+        eye = sp.eye_array(TRIED, dtype=np.float32)
+        shared = np.ones((TRIED, TRIED), dtype=np.float32)
+        self._try([eye, shared, eye], "edges", shape, has_values=False)
+        self._try([eye, eye], "merge", self.sizes.shape, has_values=True)
+        if not shape.shared_bytes:  # where long outputs are cut
+            in_chunks = replace(shape, chunk=1, skew=0)
+            self._try([shared], "edges", in_chunks, has_values=False)
         self._weights = None
+
+    def _try(self, weights: list[Any], mode: str, shape: Shape, *, has_values: bool) -> None:
+        """Run a network for each number of features with which its plan has a kernel."""
+        network = Network([Layer(of_layer, bias=-0.01) for of_layer in weights])
+        plan = plan_cuda(network, mode, shape)
+        enough = -(-self.device.n_multiprocessors // 2)  # blocks, see `Run`
+        for of_block in RESIDENT_FEATURES if plan.is_resident else (1,):
+            indices = np.arange(of_block * enough) % TRIED
+            values = np.ones(indices.size, dtype=np.float32) if has_values else None
+            features = Features(TRIED, np.arange(indices.size + 1), indices, values)
+            self.run(plan, self.load(plan, features))
 
     def plan(self, network: Network, mode: str) -> CudaPlan:
         """Cut all layers for the kernels, in mode ``merge`` after merging neurons."""
@@ -79,7 +100,10 @@ class CudaEngine:
         """
         with self.device.errors():
             if self._weights is None or self._weights[0] is not plan:
-                self._weights = None  # what is not wanted any more makes room first
+                # What is not wanted any more makes room first. A run that has ended early
+                # may have left a copy ahead that is still on its way.
+                self.device.wait()
+                self._weights = None
                 self._weights = plan, place_weights(self.device, plan)
             inputs = None
             n_bytes = features.n_nonzeros * (features.indices.itemsize + 4 * has_values(features))

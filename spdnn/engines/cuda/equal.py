@@ -17,6 +17,9 @@ BLOCKS_A_MULTIPROCESSOR = 4
 LEAST_NEURONS = 32
 """Neurons of a thread, below which another part costs more than it gives."""
 
+NOBODY = 0x7F
+"""In each byte of a number of a feature: larger than any."""
+
 
 class EqualFeatures:
     """Who stands for whom among the features of a run.
@@ -61,13 +64,13 @@ class EqualFeatures:
         device, kernels = self.device, self.kernels
         threads = kernels.sizes.threads
         n, n_neurons = carried.n, carried.n_neurons
-        for array, value in (
+        for array, byte in (
             (self._codes, 0),
             (self._table, EMPTY),
-            (self._first, n),
+            (self._first, NOBODY),
             (self._differs, 0),
         ):
-            device.fill(array, value)
+            device.fill_bytes(array, byte)
         n_tiles = -(-n // LANES)
         n_parts = min(
             BLOCKS_A_MULTIPROCESSOR * device.n_multiprocessors // n_tiles,

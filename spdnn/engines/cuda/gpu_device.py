@@ -1,7 +1,7 @@
 """A GPU: memory, streams and events of CuPy, launches of the kernels' compiler."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,7 @@ class _GpuDevice(Device):
         self._ahead = cupy.cuda.Stream(non_blocking=True)
         self._launches = gpu.cuda.external_stream(self._stream.ptr)
         self._shares: dict[Any, int] = {}
+        self._sources: list[npt.NDArray[Any]] = []
 
     def free_bytes(self) -> int:
         free, _ = self._cupy.cuda.runtime.memGetInfo()
@@ -59,17 +60,23 @@ class _GpuDevice(Device):
         # One stream orders all work: nothing is to wait at each launch, which capture forbids.
         return DeviceArray(array, gpu.cuda.as_cuda_array(array, sync=False))
 
-    def fill(self, array: DeviceArray, value: int) -> None:
-        with self._stream:
-            array.memory.fill(value)
+    def fill_bytes(self, array: DeviceArray, byte: int) -> None:
+        array.memory.data.memset_async(byte, array.n_bytes, self._stream)
 
     def write(self, array: DeviceArray, host: npt.NDArray[Any], ahead: bool = False) -> None:
-        if host.size:
-            array.memory[: len(host)].set(host, stream=self._ahead if ahead else self._stream)
+        if not host.size:
+            return
+        array.memory[: len(host)].set(host, stream=self._ahead if ahead else self._stream)
+        if not ahead:
+            # CUDA copies from memory that is not pinned "might be synchronous" with the host (its
+            # API synchronization behavior), and CuPy makes no copy (its issue 6785): what is being
+            # read must not be freed.
+            self._sources.append(host)
 
     def read(self, array: DeviceArray, count: int | None = None) -> npt.NDArray[Any]:
         taken: npt.NDArray[Any] = array.memory[:count].get(stream=self._stream)
         self._stream.synchronize()
+        self._sources.clear()
         return taken
 
     def view(self, array: DeviceArray, dtype: npt.DTypeLike) -> DeviceArray:
@@ -98,6 +105,8 @@ class _GpuDevice(Device):
 
     def wait(self) -> None:
         self._stream.synchronize()
+        self._ahead.synchronize()
+        self._sources.clear()
 
     def await_ahead(self) -> None:
         self._stream.wait_event(self._ahead.record())
@@ -113,11 +122,15 @@ class _GpuDevice(Device):
         return float(self._cupy.cuda.get_elapsed_time(start, end)) / 1e3
 
     def captured(self, work: Callable[[], None]) -> Callable[[], None]:
+        # CuPy captures in the relaxed mode, in which a kernel may be compiled and loaded meanwhile.
         self._stream.begin_capture()
         try:
             work()
-        finally:
-            graph = self._stream.end_capture()
+        except BaseException:
+            with suppress(self._cupy.cuda.runtime.CUDARuntimeError):
+                self._stream.end_capture()  # fails, too; what went wrong first is what matters
+            raise
+        graph = self._stream.end_capture()
         return lambda: graph.launch(stream=self._stream)
 
     @contextmanager

@@ -159,7 +159,8 @@ def propose(codes: Any, n_live: Any, table: Any, first: Any, slot_of: Any) -> No
     """Find for each feature its slot in a hash table of open addressing.
 
     `table` holds codes and has a power of two of slots, more than twice as many as there are
-    features; ``first[slot]`` becomes the smallest number of a feature with the slot's code.
+    features; ``first[slot]``, which is larger than any, becomes the smallest number of a feature
+    with the slot's code.
     """
     f = cuda.grid(1)
     if f < n_live[0]:

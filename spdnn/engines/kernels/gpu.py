@@ -50,10 +50,6 @@ if not SIMULATED:
 ALIGNED = None if SIMULATED else 16
 """Alignment in bytes of shared memory that is read four numbers at a time."""
 
-_USUAL_SHARED_BYTES = 48 << 10
-"""Dynamic shared memory that any launch may ask for; more needs an attribute of the kernel."""
-
-
 def _int_as_float(bits: Any) -> Any:
     return np.int32(bits).view(np.float32)
 
@@ -94,14 +90,16 @@ def launch_errors() -> tuple[type[Exception], ...]:
 
 
 def let_share(compiled: Any, n_bytes: int) -> None:
-    """Let a kernel that has been launched be launched with so much dynamic shared memory.
+    """Let a compiled kernel be launched with so much dynamic shared memory.
 
     Notes
     -----
-    numba-cuda has no public way to set this attribute (its issue 94), so that this function takes
-    the one that numba-cuda itself takes for the carve-out; nothing else here is private.
+    Without it a launch may ask for 48 KiB less the kernel's static shared memory: numba-cuda does
+    not ask for more by itself, and its successor, which does, missed that at first (issue 143 of
+    numba-cuda-mlir). numba-cuda has no public way to set this attribute (its issue 94), so that
+    this function takes the one that it takes itself for the carve-out; nothing else here is private.
     """
-    if SIMULATED or n_bytes <= _USUAL_SHARED_BYTES:
+    if SIMULATED:
         return
     from numba.cuda.cudadrv.driver import binding, driver
 
