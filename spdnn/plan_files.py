@@ -38,6 +38,7 @@ def plan_for(engine: Engine, network: Network, mode: str, path: Path | None = No
         "engine": engine.name,
         "mode": mode,
         "network": network.fingerprint,
+        **engine.plan_facts,
     }
     if path.exists():
         store = Store(path, "plan")

@@ -1,6 +1,6 @@
 """The face that all engines share."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -13,6 +13,10 @@ from spdnn.state import State
 
 Progress = Callable[[float], None]
 """Called now and then with the fraction of the work done, 0 to 1, from any thread."""
+
+
+NO_FACTS: Mapping[str, Any] = {}
+"""Of engines that run any plan of theirs."""
 
 
 class DeviceSeconds(NamedTuple):
@@ -75,6 +79,9 @@ class Engine(Protocol):
         Whether `run` can stop between layers, and go on from there.
     plan_class : type or None
         Of its plans, with `to_parts` and `from_parts`, where they can be kept in a file.
+    plan_facts : mapping
+        What a plan must have been made for, beside a network and a mode, for this engine to run
+        it; ready for JSON.
     tuning : object
         What was measured of this machine and shapes plans, ready for JSON. It may be set to
         another process's before planning: plans of the same network are then equal.
@@ -85,6 +92,7 @@ class Engine(Protocol):
     threads: int
     stops: bool
     plan_class: Any
+    plan_facts: Mapping[str, Any]
     tuning: Any
 
     def compile(self, network: Network) -> None:

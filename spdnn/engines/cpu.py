@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from spdnn.engines.base import Output, Progress
+from spdnn.engines.base import NO_FACTS, Output, Progress
 from spdnn.engines.calibrate import measured_costs
 from spdnn.engines.columns import Columns, aligned_empty, from_rows, joined
 from spdnn.engines.duplicates import Duplicates
@@ -116,6 +116,7 @@ class CpuEngine:
     modes = tuple(_PLANS)
     stops = True
     plan_class = CpuPlan
+    plan_facts = NO_FACTS
 
     def __init__(self, threads: int | None = None) -> None:
         self.threads = checked_threads(threads)

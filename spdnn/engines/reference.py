@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.sparse as sp
 
-from spdnn.engines.base import Output, Progress, count_edges
+from spdnn.engines.base import NO_FACTS, Output, Progress, count_edges
 from spdnn.errors import PlanError
 from spdnn.features import Features
 from spdnn.network import Layer, Network, may_drop_after
@@ -27,6 +27,7 @@ class ReferenceEngine:
     modes = ("edges",)
     stops = True
     plan_class = None
+    plan_facts = NO_FACTS
     tuning = None
 
     def __init__(self, threads: int | None = None) -> None:

@@ -1,8 +1,7 @@
 """The CPU engine's plan: all layers as steps, all steps as blocks, in a few long arrays."""
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +20,7 @@ from spdnn.plan.blocks import (
     cut_layer,
 )
 from spdnn.plan.merge import loading_of, merge_layers
+from spdnn.plan.parts import Parts
 from spdnn.plan.rest import keeps_cap
 from spdnn.plan.split import split_long
 from spdnn.work import Work
@@ -81,7 +81,7 @@ class PlanArrays(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class CpuPlan:
+class CpuPlan(Parts):
     """A network made ready for the CPU engine.
 
     Attributes
@@ -148,26 +148,6 @@ class CpuPlan:
         n_repeats = self.load_position.size // max(self.n_loaded, 1)
         repeated = np.tile(np.arange(self.n_loaded), n_repeats)
         return n_repeats if np.array_equal(self.load_position, repeated) else 0
-
-    def to_parts(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-        """Facts, ready for JSON, and arrays, by name: all of the plan, to be kept in a file."""
-        facts: dict[str, Any] = {}
-        arrays = {f"arrays/{name}": array for name, array in self.arrays._asdict().items()}
-        for name in (field.name for field in fields(self) if field.name != "arrays"):
-            value = getattr(self, name)
-            (arrays if isinstance(value, np.ndarray) else facts)[name] = value
-        return facts, arrays
-
-    @classmethod
-    def from_parts(cls, facts: Mapping[str, Any], array: Callable[[str], Any]) -> "CpuPlan":
-        """Put together what `to_parts` took apart; `array` gives an array by its name."""
-        kept: dict[str, Any] = {
-            "arrays": PlanArrays(*(array(f"arrays/{name}") for name in PlanArrays._fields))
-        }
-        for name in (field.name for field in fields(cls) if field.name != "arrays"):
-            kept[name] = facts[name] if name in facts else array(name)
-        kept |= {name: tuple(facts[name]) for name in ("layer_edges", "layer_neurons")}
-        return cls(**kept)
 
     def steps_end(self) -> npt.NDArray[np.int64]:
         """The step behind each layer's last, shape (n_layers,)."""

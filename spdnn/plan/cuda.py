@@ -29,6 +29,7 @@ from spdnn.plan.chunks import OUTPUT, cut_chunks, most_whole
 from spdnn.plan.ell import LARGEST_BUFFER, Ell, cut_ell
 from spdnn.plan.groups import NOTHING, group_columns
 from spdnn.plan.merge import Loading, MergedLayer, loading_of, merge_layers
+from spdnn.plan.parts import Parts
 from spdnn.work import Work
 
 (
@@ -144,7 +145,7 @@ WINDOWED = ("group_inputs", "group_weights", "maps", "ell_indices", "ell_weights
 
 
 @dataclass(frozen=True, eq=False)
-class CudaPlan:
+class CudaPlan(Parts):
     """A network made ready for the GPU engine.
 
     Attributes

@@ -92,6 +92,14 @@ def assert_modes_agree(network: Network, features: Features, **options: Any) -> 
             assert_as_reference(output, network, features, mode)
 
 
+def many_layers(n_features: int = 6, n_layers: int = 9) -> tuple[Network, Features]:
+    """A network in which some features die early and others become equal."""
+    network = dyadic_network(
+        7, [9] * (n_layers + 1), ["shared", "random", "full"] * (n_layers // 3)
+    )
+    return network, dyadic_features(7, n_features, 9)
+
+
 @st.composite
 def tiny_cases(draw: st.DrawFn) -> tuple[Network, Features]:
     """A dyadic network of few neurons, and features for it."""

@@ -21,11 +21,12 @@ from tests.gpu.makers import (
     assert_as_reference,
     assert_modes_agree,
     device_with,
+    many_layers,
     run,
     sizes_with,
     tiny_cases,
 )
-from tests.makers import dyadic_features, dyadic_network
+from tests.makers import dyadic_features
 
 simulated = pytest.mark.skipif(not gpu.SIMULATED, reason="needs a device of chosen memory")
 MODES = ("edges", "merge")
@@ -90,14 +91,6 @@ def test_when_all_are_dead_nothing_more_is_evaluated() -> None:
 def test_a_layer_without_outputs_leaves_nothing_live() -> None:
     network = Network([Layer(np.eye(3)), Layer(sp.csr_array((3, 0)))])
     assert_modes_agree(network, Features.from_matrix([[1, 0, 1]]))
-
-
-def many_layers(n_features: int = 6, n_layers: int = 9) -> tuple[Network, Features]:
-    """A network in which some features die early and others become equal."""
-    network = dyadic_network(
-        7, [9] * (n_layers + 1), ["shared", "random", "full"] * (n_layers // 3)
-    )
-    return network, dyadic_features(7, n_features, 9)
 
 
 @pytest.mark.parametrize("mode", MODES)

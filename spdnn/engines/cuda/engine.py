@@ -1,6 +1,6 @@
 """The engine's face: compiling, planning, loading, running."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -43,7 +43,7 @@ class CudaEngine:
     modes = ("edges", "merge")
     threads = 1
     stops = False
-    plan_class = None
+    plan_class = CudaPlan
     tuning = None
 
     def __init__(
@@ -55,6 +55,7 @@ class CudaEngine:
         self.device = device if isinstance(device, Device) else open_device(device)
         self.sizes = sizes or sizes_for(self.device.shared_bytes)
         self.kernels = kernels_of(self.sizes)
+        self.plan_facts = asdict(self.sizes.shape)
         self._weights: tuple[CudaPlan, Weights] | None = None
 
     def compile(self, network: Network) -> None:

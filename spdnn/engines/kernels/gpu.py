@@ -50,6 +50,7 @@ if not SIMULATED:
 ALIGNED = None if SIMULATED else 16
 """Alignment in bytes of shared memory that is read four numbers at a time."""
 
+
 def _int_as_float(bits: Any) -> Any:
     return np.int32(bits).view(np.float32)
 
@@ -97,7 +98,7 @@ def let_share(compiled: Any, n_bytes: int) -> None:
     Without it a launch may ask for 48 KiB less the kernel's static shared memory: numba-cuda does
     not ask for more by itself, and its successor, which does, missed that at first (issue 143 of
     numba-cuda-mlir). numba-cuda has no public way to set this attribute (its issue 94), so that
-    this function takes the one that it takes itself for the carve-out; nothing else here is private.
+    this function takes the one that it takes itself for the carve-out; nothing else is private.
     """
     if SIMULATED:
         return
