@@ -31,6 +31,10 @@ COPIES = 3
 """Dense feature maps that are held at once: what enters a layer, what leaves it, what is kept."""
 
 
+DENSE_PART = 1 << 28
+"""Dense activations that go to a GPU at a time: 1 GiB."""
+
+
 class Step(NamedTuple):
     """A layer: its weights as the library wants them, its bias and its cap."""
 
@@ -158,8 +162,12 @@ class _DenseColumns(Rival):
             self.arrays.clip(y, 0, ymax, out=y)
             live = y.any(axis=0)
             if not live.all():
-                y, ids = self.arrays.array(y[:, live], copy=True, order="K"), ids[live]
+                y, ids = self.kept(y, live), ids[live]
         return self.on_host(ids).astype(np.int64)
+
+    def kept(self, y: Any, live: Any) -> Any:
+        """The live columns."""
+        return self.arrays.array(y[:, live], copy=True, order="K")
 
     def on_host(self, ids: Any) -> npt.NDArray[Any]:
         """A NumPy array of what the library holds."""
@@ -234,8 +242,17 @@ class CuSparse(_DenseColumns):
         return weights @ y
 
     def convert(self, features: Features) -> Any:
-        """Dense columns on the GPU, each column's numbers together."""
-        return self.arrays.asfortranarray(self.arrays.asarray(super().convert(features)))
+        """Dense columns on the GPU, each column's numbers together; made there part by part."""
+        rows = features.to_csr(np.float32)
+        dense = self.arrays.empty(rows.shape, dtype=np.float32)
+        step = max(1, DENSE_PART // features.n_neurons)
+        for first in range(0, features.n_features, step):
+            dense[first : first + step] = self.arrays.asarray(rows[first : first + step].toarray())
+        return dense.T
+
+    def kept(self, y: Any, live: Any) -> Any:
+        """The live columns, each column's numbers together."""
+        return y.T[live].T
 
     def on_host(self, ids: Any) -> npt.NDArray[Any]:
         """Wait for the GPU and copy."""
