@@ -103,7 +103,8 @@ class Result:
     n_features, n_edges : int
         Input features, and stored weights of all layers.
     device : DeviceTime or None
-        Of an engine that runs on a device of its own, in one process.
+        Of an engine that runs on a device of its own; of several processes, that of the one
+        whose own inference took longest, for which the others waited.
     work : Work or None
         What the plan computes for one feature, where it says so; the network itself has as many
         neurons as outputs of layers, and a multiplication an edge.

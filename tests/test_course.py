@@ -19,7 +19,7 @@ from spdnn.cli.main import main
 from spdnn.distributed import PARTITIONS, Partition, Stops, course, exchange
 from spdnn.distributed.digest import inputs_digest, plan_digest
 from spdnn.engines import ENGINES
-from spdnn.engines.base import Output
+from spdnn.engines.base import DeviceSeconds, Output
 from spdnn.engines.cpu import CpuEngine
 from spdnn.errors import DataError, SpdnnError
 from spdnn.io import checkpoint as io
@@ -53,6 +53,15 @@ class StoppedEngine(CpuEngine):
         if isinstance(start, State) and start.layer >= self.fails_at:
             raise SpdnnError("stopped")
         return super().run(plan, start, **named)
+
+
+class TimedEngine(CpuEngine):
+    """As on a device of its own, which takes a second a feature in each part of a run."""
+
+    def run(self, plan: Any, start: Any, **named: Any) -> Output:
+        n_features = start.n_carried if isinstance(start, State) else start.n_features
+        seconds = DeviceSeconds(float(n_features), 1.0)
+        return replace(super().run(plan, start, **named), device_seconds=seconds)
 
 
 def run_stopped(fails_at: int, *arguments: Any, **named: Any) -> None:
@@ -385,3 +394,28 @@ def test_the_digest_of_a_plan_sees_every_number(monkeypatch: pytest.MonkeyPatch)
         array[-1] += 1
         assert plan_digest(plan, 2) != digest
         array[-1] -= 1
+
+
+# Devices
+
+
+def test_the_devices_time_is_that_of_the_slowest_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ENGINES, "timed", "tests.test_course:TimedEngine")
+    network, features = small_network(64, 4), dyadic_features(3, 7, 64, "binary")
+    result = infer_by_threads(2, network, features, Stops(), mode="edges", engines=("timed",))
+    slowest = max(result.by_rank, key=lambda rank: rank.seconds)
+    assert slowest.features in (3, 4)
+    assert result.device == (float(slowest.features), 1.0)
+    without = infer_by_threads(2, network, features, Stops(), mode="edges")
+    assert without.device is None
+
+
+def test_the_devices_times_of_all_parts_of_a_run_are_added_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(ENGINES, "timed", "tests.test_course:TimedEngine")
+    network, features = small_network(64, 16), dyadic_features(3, 7, 64, "binary")
+    stops = Stops(rebalance=1e9)
+    result = infer_by_threads(2, network, features, stops, mode="edges", engines=("timed",))
+    assert result.device is not None
+    assert result.device.copies == 2.0  # a stop after layer 8

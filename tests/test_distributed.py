@@ -221,7 +221,9 @@ def test_ranks_of_simulated_gpus_find_what_the_reference_finds(mode: str, partit
     pytest.importorskip("numba_cuda")
     options = ["--engine", "cuda", "--mode", mode, "--partition", partition, "--features", "6"]
     done = subprocess.run(
-        command(2, "spdnn", *BASE, *options, "--save-categories", "found.tsv"),
+        command(
+            2, "spdnn", *BASE, *options, "--save-categories", "found.tsv", "--json", "run.json"
+        ),
         capture_output=True,
         text=True,
         timeout=4 * STARTS_WITHIN,
@@ -229,6 +231,9 @@ def test_ranks_of_simulated_gpus_find_what_the_reference_finds(mode: str, partit
     )
     assert done.returncode == 0, done.stderr
     assert Path("found.tsv").read_bytes() == expected(FEATURES.part(0, 6))
+    record = json.loads(Path("run.json").read_text())
+    slowest = max(rank["seconds"] for rank in record["ranks_log"])
+    assert 0 < record["device_seconds"]["kernels"] <= slowest
 
 
 @pytest.mark.usefixtures("files")

@@ -6,6 +6,7 @@ Without a reason to stop a run has none, and is the engine's own.
 import time
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy.typing as npt
 from spdnn.distributed import exchange
 from spdnn.distributed.digest import inputs_digest, plan_digest
 from spdnn.distributed.team import Team
-from spdnn.engines.base import Engine, Output, Progress
+from spdnn.engines.base import DeviceSeconds, Engine, Output, Progress
 from spdnn.errors import DataError
 from spdnn.features import Features
 from spdnn.io import checkpoint as io
@@ -87,6 +88,8 @@ class Course:
         Layers that an earlier run had passed.
     seconds_before : float
         Inference of the earlier run, up to its checkpoint.
+    device_seconds : DeviceSeconds or None
+        Of this rank's device, where its engine has one.
 
     Raises
     ------
@@ -113,6 +116,7 @@ class Course:
         self.counts_before = np.zeros_like(self.counts)
         self.resumed_after, self.seconds_before = 0, 0.0
         self.seconds = 0.0
+        self.device_seconds: DeviceSeconds | None = None
         self.received = 0
         self.run_facts = {
             "engine": engine.name,
@@ -182,6 +186,9 @@ class Course:
             )
             self.counts += output.n_live, output.edges_evaluated, output.n_distinct
             self.seconds += seconds
+            if output.device_seconds is not None:
+                before = self.device_seconds or DeviceSeconds(0.0, 0.0)
+                self.device_seconds = DeviceSeconds(*map(add, before, output.device_seconds))
             ids = output.live
             if not isinstance(start, State):
                 ids = self.numbers.start + self.numbers.step * ids

@@ -15,7 +15,7 @@ from spdnn.features import Features
 from spdnn.inference import Prepared, layer_counts
 from spdnn.network import Network
 from spdnn.plan_files import plan_for
-from spdnn.result import Result, Seconds
+from spdnn.result import DeviceTime, Result, Seconds
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +60,8 @@ class PreparedTogether(Prepared):
         seconds = max(team.everyones(time.perf_counter() - started))
         inference = course.seconds_before + seconds
         by_rank = team.everyones(course.rank_count(platform.node(), own_live.size))
+        devices = team.everyones(course.device_seconds)
+        slowest = devices[max(range(team.size), key=lambda rank: by_rank[rank].seconds)]
         return Result(
             live=live,
             activations=None,
@@ -74,6 +76,7 @@ class PreparedTogether(Prepared):
             n_features=self.n_features,
             n_edges=self.n_edges,
             work=self.work,
+            device=None if slowest is None else DeviceTime(*slowest),
             by_rank=tuple(by_rank) if team.size > 1 else (),
             resumed_after=course.resumed_after,
         )
