@@ -40,7 +40,7 @@ PLAN = {
     "tests": "every kernel against the reference, on networks of any kind",  # 70: compiling
     "16384x24 skewed": "long outputs in chunks, and whole",  # 30: inputs 16
     "16384x120": "goal in mode edges",  # 35: plans 5
-    # Inputs 45 to 55, then the plan 85 or more, are made ahead: there after 150 of 260.
+    # Inputs 45 to 55, then the plan 85 to 110, are made ahead: there after 170 of 260.
     "65536x1920:merge": "goal in mode merge",  # 20: inputs and plan are mapped
     "4096x1920": "goal in mode edges, captured launches",  # 60: plans 22
     "4096x120": "for the table",  # 25
@@ -89,7 +89,7 @@ def main():
     parser.add_argument("--features", type=int, default=FEATURES)
     parser.add_argument("--seconds", type=float, default=450.0, help="for everything")
     parser.add_argument("--what", nargs="+", default=list(PLAN), metavar="NxL",
-                        help="'NxL', 'NxL skewed', 'NxL:merge' for that mode only, 'tests'")  # fmt: skip
+                        help="'NxL skewed', 'NxL:merge' for that mode only, 'tests'")  # fmt: skip
     parser.add_argument("--tiny", action="store_true", help="kernels for the simulator, once each")
     parser.add_argument("--do", help=argparse.SUPPRESS)  # one part, in a process of its own
     parser.add_argument("--kept", type=Path, help=argparse.SUPPRESS)

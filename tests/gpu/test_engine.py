@@ -1,5 +1,7 @@
 """The GPU engine against the reference: every kernel, every way through a plan."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 
 import spdnn.engines.cuda.run as cuda_run
 from spdnn import DeviceError, Features, Layer, Network, infer
+from spdnn.engines.cuda.device import SimulatedDevice
 from spdnn.engines.cuda.engine import CudaEngine
 from spdnn.engines.cuda.placing import place_weights
 from spdnn.engines.cuda.sizes import Kernels
@@ -100,6 +103,35 @@ def test_steps_run_as_graphs_give_the_same(mode: str, monkeypatch: pytest.Monkey
     monkeypatch.setattr(cuda_run, "LEAST_CAPTURED", 1)
     case = many_layers()
     assert_as_reference(run(*case, mode), *case, mode)
+
+
+class NotingDevice(SimulatedDevice):
+    """Notes which kernels it has launched."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.launched: set[Any] = set()
+
+    def launch(self, kernel: Any, *how: Any, **named: Any) -> None:
+        self.launched.add(kernel)
+        super().launch(kernel, *how, **named)
+
+
+@simulated
+@pytest.mark.parametrize("shared_bytes", [NOT_IN_SHARED, IN_SHARED])
+def test_no_kernel_is_left_to_be_compiled_within_a_run(shared_bytes: int) -> None:
+    network = Network([Layer(np.ones((9, 9)), -0.5), Layer(np.eye(9))])
+    device = NotingDevice()
+    engine = CudaEngine(device=device, sizes=sizes_with(shared_bytes))
+    engine.compile(network)
+    compiled, device.launched = device.launched, set()
+    for n_features, kind in ((16, "binary"), (9, "random")):
+        features = dyadic_features(1, n_features, 9, kind)
+        for mode in MODES:
+            plan = engine.plan(network, mode)
+            engine.run(plan, engine.load(plan, features))
+    assert device.launched
+    assert device.launched <= compiled
 
 
 @simulated

@@ -70,7 +70,7 @@ class CudaEngine:
             shape = replace(shape, shared_bytes=0)
         eye = sp.eye_array(TRIED, dtype=np.float32)
         shared = np.ones((TRIED, TRIED), dtype=np.float32)
-        self._try([eye, shared, eye], "edges", shape, has_values=False)
+        self._try([shared, eye], "edges", shape, has_values=False)
         self._try([eye, eye], "merge", self.sizes.shape, has_values=True)
         if not shape.shared_bytes:  # where long outputs are cut
             in_chunks = replace(shape, chunk=1, skew=0)
@@ -82,7 +82,7 @@ class CudaEngine:
         network = Network([Layer(of_layer, bias=-0.01) for of_layer in weights])
         plan = plan_cuda(network, mode, shape)
         enough = -(-self.device.n_multiprocessors // 2)  # blocks, see `Run`
-        for of_block in RESIDENT_FEATURES if plan.is_resident else (1,):
+        for of_block in RESIDENT_FEATURES if plan.is_resident else RESIDENT_FEATURES[-1:]:
             indices = np.arange(of_block * enough) % TRIED
             values = np.ones(indices.size, dtype=np.float32) if has_values else None
             features = Features(TRIED, np.arange(indices.size + 1), indices, values)
