@@ -18,6 +18,7 @@ Exit status: 0 all done and right, 1 something failed or was left out, 2 there i
 import argparse
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -237,8 +238,11 @@ class Check:
 
 
 def environment():
-    """The environment of a part of the check."""
-    return os.environ | {"SPDNN_TEST_GPU": "1", "PYTHONPATH": str(ROOT)}
+    """The environment of a part of the check; the compiler's libraries may be a toolkit's."""
+    nvcc = shutil.which("nvcc", path=f"{os.environ.get('PATH', '')}:/usr/local/cuda/bin")
+    toolkit = {"CUDA_HOME": str(Path(nvcc).resolve().parent.parent)} if nvcc else {}
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return toolkit | os.environ | {"SPDNN_TEST_GPU": "1", "PYTHONPATH": path}
 
 
 def pytest():

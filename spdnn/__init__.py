@@ -12,18 +12,17 @@ Read the challenge's files, run them and look at the result::
     print(result.categories, result.edges_per_second)
 """
 
-from importlib.metadata import version
-
 from spdnn.errors import DataError, DeviceError, PlanError, SpdnnError
 from spdnn.features import Features
 from spdnn.inference import infer
 from spdnn.mlp import SparseMLP
 from spdnn.network import Layer, Network
 from spdnn.prediction import Prediction, predict
+from spdnn.provenance import own_version
 from spdnn.result import Result
 from spdnn.sources import read_features, read_network
 
-__version__ = version("spdnn")
+__version__ = own_version()
 
 __all__ = [
     "DataError",

@@ -1,6 +1,5 @@
 """Plans in files: made once, mapped into memory from then on."""
 
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ from spdnn.errors import DataError, PlanError
 from spdnn.io.files import whole_file
 from spdnn.io.store import Store, StoreWriter
 from spdnn.network import Network
+from spdnn.provenance import own_version
 
 
 def plan_for(engine: Engine, network: Network, mode: str, path: Path | None = None) -> Any:
@@ -34,7 +34,7 @@ def plan_for(engine: Engine, network: Network, mode: str, path: Path | None = No
     if engine.plan_class is None:
         raise PlanError(f"engine {engine.name} has no plan that could be kept in a file")
     wanted = {
-        "made by": f"spdnn {version('spdnn')}",
+        "made by": f"spdnn {own_version()}",
         "engine": engine.name,
         "mode": mode,
         "network": network.fingerprint,

@@ -27,7 +27,9 @@ PACKAGES = (
     "cupy-cuda12x",
     "cupy-cuda13x",
     "numba-cuda",
+    "cuda-core",
     "nvidia-nvvm",
+    "nvidia-nvjitlink",
 )
 """Whose versions are kept, where they are installed."""
 
@@ -44,6 +46,14 @@ VARIABLES = (
 _NVIDIA = Path("/proc/driver/nvidia")
 
 _SOURCE = Path(__file__).resolve().parent.parent
+
+
+def own_version() -> str:
+    """Return the version; of a source checkout that is not installed, that it is one."""
+    try:
+        return version("spdnn")
+    except PackageNotFoundError:
+        return "from source"
 
 
 def gather() -> dict[str, Any]:

@@ -3,11 +3,13 @@
 import ast
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
 
 import spdnn
+from spdnn import provenance
 
 PACKAGE = Path(spdnn.__file__).parent
 
@@ -119,6 +121,14 @@ def test_importing_needs_no_device_mpi_or_demo_library(module: str) -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stdout == "[]\n"
+
+
+def test_a_checkout_that_is_not_installed_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(provenance, "version", missing)
+    assert provenance.own_version() == "from source"
 
 
 def test_all_public_names_are_there() -> None:

@@ -1,6 +1,8 @@
 """The GPU kernels' machine code, read without a GPU: nothing spills, sums stay in registers."""
 
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -92,3 +94,19 @@ def test_loops_are_found_in_machine_code() -> None:
         /*0060*/                   BRA 0x60;
     """
     assert proof.loops(sass) == [proof.Loop(1, 1, 4, 1, 1, 0, 1)]
+
+
+def test_kernels_compile_where_numpy_has_lost_what_the_compiler_names() -> None:
+    # NumPy 2.5 has no row_stack, which numba-cuda 0.30 registers all the same.
+    program = (
+        "import numpy, spdnn; vars(numpy).pop('row_stack', None);"
+        "from spdnn.engines.kernels import gpu;"
+        "from spdnn.engines.kernels.carried import unite;"
+        "types = [gpu.array_of(name) for name in ('int32', 'int32', 'uint64', 'int32')];"
+        "types += [gpu.array_of('int64')] * 3 + [gpu.array_of('int32')];"
+        "print('.entry' in gpu.compile_ptx(unite, tuple(types), (9, 0)));"
+        "print('row_stack' in vars(numpy))"
+    )
+    command = [sys.executable, "-W", "error", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("True\nFalse\n", 0), done.stderr

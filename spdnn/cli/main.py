@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from spdnn.cli import bench, compare, data, info, predict, report, run
 from spdnn.errors import ElsewhereError, SpdnnError, user_text
 from spdnn.launcher import launched_rank
+from spdnn.provenance import own_version
 
 COMMANDS = (run, predict, bench, report, compare, info, data)
 """Modules with `add_parser`; each sets `command`, a function of the parsed arguments."""
@@ -45,17 +46,11 @@ def make_parser() -> argparse.ArgumentParser:
         prog="spdnn",
         description="Fast and exact inference of very deep, very sparse neural networks.",
     )
-    parser.add_argument("--version", action="version", version=f"spdnn {_version()}")
+    parser.add_argument("--version", action="version", version=f"spdnn {own_version()}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
     for command in COMMANDS:
         command.add_parser(commands)
     return parser
-
-
-def _version() -> str:
-    from importlib.metadata import version
-
-    return version("spdnn")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -7,6 +7,7 @@ the same language (numba-cuda-mlir) is one import away; see docs/decisions/0005.
 
 import importlib.util
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -41,6 +42,16 @@ LANES = 32
 
 SIMULATED = bool(config.ENABLE_CUDASIM)
 """Whether kernels run in the simulator."""
+
+if not SIMULATED and not hasattr(np, "row_stack"):
+    # numba-cuda names what NumPy 2.5 has removed, and will not be changed (its issue 907): without
+    # this no kernel can be compiled.
+    _numpy: Any = np
+    _numpy.row_stack = np.vstack
+    try:
+        importlib.import_module("numba.cuda.np.arrayobj")
+    finally:
+        del _numpy.row_stack
 
 if not SIMULATED:
     # A list or a last stage of few blocks is no mistake that users should hear of.
@@ -86,8 +97,10 @@ def launch_errors() -> tuple[type[Exception], ...]:
     """What the compiler's driver raises when a module or a launch fails."""
     from numba.cuda.cudadrv.driver import CudaAPIError, LinkerError
 
-    of_launch = importlib.import_module("cuda.core._utils.cuda_utils")
-    return of_launch.CUDAError, CudaAPIError, LinkerError
+    errors: list[type[Exception]] = [CudaAPIError, LinkerError]
+    with suppress(ImportError):  # it has no public name, and has moved before
+        errors.append(importlib.import_module("cuda.core._utils.cuda_utils").CUDAError)
+    return tuple(errors)
 
 
 def let_share(compiled: Any, n_bytes: int) -> None:
