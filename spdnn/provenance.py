@@ -29,7 +29,6 @@ PACKAGES = (
     "numba-cuda",
     "cuda-core",
     "nvidia-nvvm",
-    "nvidia-nvjitlink",
 )
 """Whose versions are kept, where they are installed."""
 
