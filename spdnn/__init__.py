@@ -14,6 +14,7 @@ Read the challenge's files, run them and look at the result::
 
 from importlib.metadata import version
 
+from spdnn.branches import fuse
 from spdnn.errors import DataError, DeviceError, PlanError, SpdnnError
 from spdnn.features import Features
 from spdnn.inference import infer
@@ -36,6 +37,7 @@ __all__ = [
     "Result",
     "SparseMLP",
     "SpdnnError",
+    "fuse",
     "infer",
     "predict",
     "read_features",

@@ -28,6 +28,7 @@ ROOMS = {
     "spdnn.recipes": 2,
     "spdnn.io": 1,
     "spdnn.truth": 1,
+    "spdnn.branches": 1,
     "spdnn.network": 0,
     "spdnn.features": 0,
     "spdnn.result": 0,
