@@ -21,6 +21,7 @@ ROOMS = {
     "spdnn.prediction": 5,
     "spdnn.inference": 5,
     "spdnn.plan_files": 5,
+    "spdnn.tuning_files": 5,
     "spdnn.engines": 4,
     "spdnn.sources": 3,
     "spdnn.recipe_check": 3,

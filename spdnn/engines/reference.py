@@ -28,6 +28,8 @@ class ReferenceEngine:
     stops = True
     plan_class = None
     tuning = None
+    shapes = None
+    shape_choices = None
 
     def __init__(self, threads: int | None = None) -> None:
         self.threads = 1

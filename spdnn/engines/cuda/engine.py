@@ -41,6 +41,8 @@ class CudaEngine:
     stops = False
     plan_class = None
     tuning = None
+    shapes = None
+    shape_choices = None
 
     def __init__(
         self,
