@@ -31,18 +31,17 @@ MARGIN = 0.97
 HOPELESS = 1.25
 """A trial that took so much more time than another is not run again."""
 
-RUN_SECONDS = 0.05
-"""A sample of the features grows until a run takes as long."""
+RUN_SECONDS = 0.06
+"""A sample of the features is doubled as long as a run does not take longer."""
 
 LIMIT_SECONDS = 4.0
-"""After so long no further run is begun: what is best by then is taken."""
+"""After so long no further trial is run: what has been found by then is taken."""
 
 TILES = 4
 """So many for each thread a sample must be cut into, or it would say nothing of all features."""
 
 LEAST_SAMPLE = 16
-GROWTH = 4
-"""Features that are run first, and how many times as many next."""
+"""Features that are run first."""
 
 Shapes = tuple[int, ...]
 
@@ -194,9 +193,9 @@ class _Trials:
             sample = features.every(0, features.n_features, step)
             self._loaded = self._engine.load(self._plan, sample)
             self._seconds(self._own)  # what was never used before is slow
-            if step == 1 or GROWTH * self._seconds(self._own) > RUN_SECONDS:
+            if step == 1 or 2 * self._seconds(self._own) > RUN_SECONDS:
                 return sample.n_features
-            step = -(-step // GROWTH)
+            step = -(-step // 2)
 
     def _seconds(self, shapes: Shapes) -> float:
         self._engine.shapes = list(shapes)
