@@ -34,6 +34,9 @@ HOPELESS = 1.25
 RUN_SECONDS = 0.06
 """A sample of the features is doubled as long as a run does not take longer."""
 
+LONGEST_RUN_SECONDS = 0.25
+"""Nor longer than this where a smaller sample would say nothing."""
+
 LIMIT_SECONDS = 4.0
 """After so long no further trial is run: what has been found by then is taken."""
 
@@ -163,9 +166,10 @@ def _search(engine: Engine, plan: Any, features: Features, n_features: int) -> S
     assert engine.shape_choices is not None
     own = tuple(choice[0] for choice in engine.shape_choices(plan, n_features))
     trials = _Trials(engine, plan, own)
-    n_sample = trials.take_sample(features)
+    n_tiles = TILES * engine.threads
+    n_sample = trials.take_sample(features, n_tiles * max(own))
     if n_sample < features.n_features:
-        n_features = n_sample // (TILES * engine.threads)
+        n_features = n_sample // n_tiles
         if n_features < max(own):
             return own
     best = own
@@ -186,14 +190,18 @@ class _Trials:
         self._loaded: Any = None
         self._end = perf_counter() + LIMIT_SECONDS
 
-    def take_sample(self, features: Features) -> int:
-        """Take as many features, from everywhere, as a short run takes, and say how many."""
+    def take_sample(self, features: Features, enough: int) -> int:
+        """Take features from everywhere, as many as a short run takes; says how many.
+
+        For `enough` of them a run may be longer.
+        """
         step = -(-features.n_features // LEAST_SAMPLE)
         while True:
             sample = features.every(0, features.n_features, step)
             self._loaded = self._engine.load(self._plan, sample)
-            self._seconds(self._own)  # what was never used before is slow
-            if step == 1 or 2 * self._seconds(self._own) > RUN_SECONDS:
+            seconds = min(self._seconds(self._own) for _ in range(2))
+            longest = RUN_SECONDS if sample.n_features >= enough else LONGEST_RUN_SECONDS
+            if step == 1 or 2 * seconds > longest:
                 return sample.n_features
             step = -(-step // 2)
 
