@@ -88,6 +88,12 @@ def fuse(
         If branches differ in their inputs, or outputs to be added up, or a layer has no
         counterpart.
 
+    Notes
+    -----
+    In mode ``edges`` a branch has the activations, bit for bit, that it has alone. But engine "cpu"
+    may cut an output of 256 inputs or more into chunks, for the sake of its layer as a whole
+    (`spdnn.plan.split`): such a sum may differ in its last bits.
+
     Examples
     --------
     >>> from spdnn import Features, Layer, Network, fuse, predict

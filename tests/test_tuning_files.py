@@ -22,7 +22,7 @@ from spdnn.io import matrices, store
 from spdnn.tuning_files import require_tunable, tune
 from tests.makers import dyadic_features, dyadic_network, trained_network
 from tests.test_cli_run import failure
-from tests.test_engines_agree import tiny_cpu_engine
+from tests.test_engines_agree import tiny_chunks, tiny_cpu_engine
 from tests.test_same_bits import any_cases
 
 NETWORK = dyadic_network(1, [30] * 4, ["shared"] * 3)
@@ -37,7 +37,8 @@ def test_tiles_of_any_widths_give_the_same_bits(
     case: tuple[Network, Features], first: int, later: int, threads: int, pool_bytes: int
 ) -> None:
     network, features = case
-    expected = infer(network, features, mode="edges", threads=1, activations=True)
+    with tiny_chunks():  # part of the plan, not of how it is run
+        expected = infer(network, features, mode="edges", threads=1, activations=True)
     with tiny_cpu_engine(pool_bytes=pool_bytes, max_tile=MAX_TILE):
         prepared = prepare(network, features, mode="edges", threads=threads)
         prepared.engine.shapes = [first, later]
