@@ -12,6 +12,7 @@ Read the challenge's files, run them and look at the result::
     print(result.categories, result.edges_per_second)
 """
 
+from spdnn.branches import fuse
 from spdnn.errors import DataError, DeviceError, PlanError, SpdnnError
 from spdnn.features import Features
 from spdnn.inference import infer
@@ -35,6 +36,7 @@ __all__ = [
     "Result",
     "SparseMLP",
     "SpdnnError",
+    "fuse",
     "infer",
     "predict",
     "read_features",

@@ -15,6 +15,7 @@ from spdnn.features import Features
 from spdnn.network import Network
 from spdnn.plan_files import plan_for
 from spdnn.result import DeviceTime, LayerCount, Result, Seconds
+from spdnn.tuning_files import require_tunable, tune
 from spdnn.work import Work
 
 
@@ -27,6 +28,7 @@ def infer(
     threads: int | None = None,
     device: int | None = None,
     plan_file: Path | None = None,
+    tuning_file: Path | None = None,
     activations: bool = False,
     progress: Progress | None = None,
 ) -> Result:
@@ -46,6 +48,10 @@ def infer(
         For engine "cuda": which of the GPUs that this process sees, counted from 0.
     plan_file : Path, optional
         Keep the plan there; if there is the plan of this network already, it is taken from there.
+    tuning_file : Path, optional
+        Try, for a few seconds, how wide tiles should be for this network and number of features on
+        this machine, and keep that there; if it is there already, it is taken from there. It
+        changes no result.
     activations : bool
         Whether the Result has the activations of the live features.
     progress : callable, optional
@@ -55,7 +61,7 @@ def infer(
     -------
     Result
         Its times are those of compiling (or loading compiled kernels), planning, bringing the
-        features into the engine's form, and inference.
+        features into the engine's form, tuning, and inference.
 
     Raises
     ------
@@ -63,6 +69,8 @@ def infer(
         If the features do not fit the network.
     DeviceError
         If this machine cannot run that engine or mode, or has too little memory.
+    PlanError
+        If the engine has no plan to keep, or nothing to tune, where that is asked for.
 
     Examples
     --------
@@ -80,6 +88,7 @@ def infer(
         threads=threads,
         device=device,
         plan_file=plan_file,
+        tuning_file=tuning_file,
     )
     return prepared.run(activations=activations, progress=progress)
 
@@ -98,7 +107,7 @@ class Prepared:
     n_edges : int
         Stored weights of all layers.
     seconds : Seconds
-        Of compiling, planning and loading; `total` is all of it.
+        Of compiling, planning, loading and tuning; `total` is all of it.
     """
 
     engine: Engine
@@ -155,22 +164,29 @@ def prepare(
     threads: int | None = None,
     device: int | None = None,
     plan_file: Path | None = None,
+    tuning_file: Path | None = None,
 ) -> Prepared:
-    """Compile, plan and load; the parameters and errors are those of `infer`."""
+    """Compile, plan, load and tune; the parameters and errors are those of `infer`."""
     require_fit(network, features)
     runner = make_engine(engine, threads, device)
     mode = choose_mode(runner, mode)
+    if tuning_file is not None:
+        require_tunable(runner, tuning_file)
     started = time.perf_counter()
     runner.compile(network)
     compiled = time.perf_counter()
     plan = plan_for(runner, network, mode, plan_file)
     planned = time.perf_counter()
     loaded = runner.load(plan, features)
+    fed = time.perf_counter()
+    if tuning_file is not None:
+        tune(runner, network, mode, plan, features, tuning_file)
     ready = time.perf_counter()
     seconds = Seconds(
         compile=compiled - started,
         plan=planned - compiled,
-        load=ready - planned,
+        load=fed - planned,
+        tune=0.0 if tuning_file is None else ready - fed,
         total=ready - started,
     )
     return Prepared(runner, mode, plan, loaded, features.n_features, network.n_edges, seconds)

@@ -65,6 +65,7 @@ class Seconds:
     compile: float = 0.0
     plan: float = 0.0
     load: float = 0.0
+    tune: float = 0.0
     inference: float = 0.0
     total: float = 0.0
 

@@ -338,6 +338,15 @@ def test_a_wrong_command_is_said_once() -> None:
 
 
 @pytest.mark.usefixtures("files")
+def test_ranks_are_not_tuned() -> None:
+    done = run_ranks(2, *BASE, "--tuning", "tuning.json")
+    assert done.returncode == 2
+    (line,) = ours(done.stderr)
+    assert "only a process by itself can be tuned: leave out --tuning" in line
+    assert not Path("tuning.json").exists()
+
+
+@pytest.mark.usefixtures("files")
 def test_wrong_categories_are_status_1() -> None:
     Path("truth.tsv").write_text("1\n")
     done = run_ranks(2, *BASE, "--truth", "truth.tsv")

@@ -10,8 +10,10 @@ from typing import TypeVar
 import numpy as np
 
 from spdnn.engines import ENGINES, MODES
+from spdnn.engines.base import Engine
 from spdnn.errors import DataError
 from spdnn.sources import FOLDER_VARIABLE, OFFICIAL, Cap, default_folder
+from spdnn.tuning_files import require_tunable
 
 _T = TypeVar("_T")
 
@@ -136,6 +138,24 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="for engine cuda: which GPU, of those that the process sees, counted from 0",
     )
+
+
+def add_tuning(parser: argparse.ArgumentParser) -> None:
+    """Add ``--tuning``."""
+    parser.add_argument(
+        "--tuning",
+        type=Path,
+        metavar="FILE",
+        help="measure how wide tiles should be, keep it in FILE, and take it from there once it is "
+        "kept for this network, number of features and machine",
+    )
+
+
+def refuse_tuning(path: Path, engine: Engine, ranks: int = 1) -> None:
+    """Find, before any work, whether a file of ``--tuning`` cannot be used or made."""
+    require_tunable(engine, path, ranks)
+    if not path.exists():
+        writable(path)
 
 
 def add_data_folder(parser: argparse.ArgumentParser) -> None:

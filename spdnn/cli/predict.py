@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spdnn.cli.arguments import add_engine, writable
+from spdnn.cli.arguments import add_engine, add_tuning, refuse_tuning, writable
 from spdnn.cli.progress import progress_bar
 from spdnn.cli.sources import add_sources, as_rows, open_sources, source_rows
 from spdnn.engines import choose_mode, make_engine
@@ -45,6 +45,7 @@ def add_parser(commands: Any) -> None:
         "--scores", type=Path, metavar="FILE", help="write the scores as an array, .npy"
     )
     add_engine(parser)
+    add_tuning(parser)
     parser.set_defaults(command=run)
 
 
@@ -56,7 +57,10 @@ def run(arguments: argparse.Namespace) -> int:
     for path in (arguments.out, arguments.scores):
         if path is not None:
             writable(path)
-    choose_mode(make_engine(arguments.engine, arguments.threads, arguments.device), arguments.mode)
+    engine = make_engine(arguments.engine, arguments.threads, arguments.device)
+    choose_mode(engine, arguments.mode)
+    if arguments.tuning is not None:
+        refuse_tuning(arguments.tuning, engine)
     labels = None if arguments.labels is None else read_labels(arguments.labels)
     network, features = open_sources(arguments)
     if labels is not None:
@@ -70,6 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
             mode=arguments.mode,
             threads=arguments.threads,
             device=arguments.device,
+            tuning_file=arguments.tuning,
             progress=progress,
         )
     if arguments.out is not None:
@@ -84,6 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
         *source_rows(network, features),
         ("engine", f"{result.engine}, mode {result.mode}"),
         ("read", f"{seconds.read:10.3f} s"),
+        *([("tune", f"{seconds.tune:10.3f} s")] if arguments.tuning is not None else []),
         ("inference", f"{seconds.inference:10.3f} s"),
         ("total", f"{seconds.total:10.3f} s"),
         ("live", f"{result.live.size:,} of {result.n_features:,} features after the last layer"),

@@ -11,7 +11,7 @@ from typing import Any
 from spdnn import provenance
 from spdnn.bench.records import as_facts, as_json
 from spdnn.challenge import DEPTHS, FEATURES
-from spdnn.cli.arguments import add_engine, factor, positive, writable
+from spdnn.cli.arguments import add_engine, add_tuning, factor, positive, refuse_tuning, writable
 from spdnn.cli.progress import progress_bar
 from spdnn.cli.sources import add_sources, as_rows, open_sources, source_rows
 from spdnn.distributed import PARTITIONS, Stops, Team, join, prepare_together
@@ -49,6 +49,7 @@ def add_parser(commands: Any) -> None:
         metavar="FILE",
         help="keep the plan in FILE, and take it from there once it is kept",
     )
+    add_tuning(parser)
     parser.add_argument(
         "--save-categories", type=Path, metavar="FILE", help="write the categories, one a line"
     )
@@ -108,7 +109,7 @@ def _run(
     arguments: argparse.Namespace, team: Team, facts: dict[str, Any], started: float
 ) -> int | None:
     """Do it as one of a team; the exit status is known to rank 0."""
-    team.on_first(lambda: _refuse_early(arguments))
+    team.on_first(lambda: _refuse_early(arguments, team.size))
     network, features = team.on_leaders(lambda: open_sources(arguments)) or (None, None)
     check = team.on_first(lambda: _make_check(arguments, network, features))
     read = time.perf_counter() - started
@@ -123,6 +124,7 @@ def _run(
             threads=arguments.threads,
             device=arguments.device,
             plan_file=arguments.plan,
+            tuning_file=arguments.tuning,
             stops=Stops(arguments.checkpoint, arguments.checkpoint_every, arguments.rebalance),
         )
         result = prepared.run(progress=progress)
@@ -151,7 +153,7 @@ def _run(
     return team.on_first(report)
 
 
-def _refuse_early(arguments: argparse.Namespace) -> None:
+def _refuse_early(arguments: argparse.Namespace, ranks: int) -> None:
     """Find, before any work, what would fail after it: outputs, truth, engine and mode."""
     if arguments.plan is not None and not arguments.plan.exists():
         writable(arguments.plan)
@@ -164,6 +166,8 @@ def _refuse_early(arguments: argparse.Namespace) -> None:
         read_truth(arguments.truth)
     engine = make_engine(arguments.engine, arguments.threads, arguments.device)
     choose_mode(engine, arguments.mode)
+    if arguments.tuning is not None:
+        refuse_tuning(arguments.tuning, engine, ranks)
     if not engine.stops and not (arguments.checkpoint is None and arguments.rebalance is None):
         raise DeviceError(
             f"engine {engine.name} cannot stop between layers: leave out --checkpoint, --rebalance"
@@ -240,6 +244,7 @@ def as_text(network: SourcedNetwork, features: SourcedFeatures, result: Result) 
         ("compile", f"{seconds.compile:10.3f} s"),
         ("plan", f"{seconds.plan:10.3f} s"),
         ("load", f"{seconds.load:10.3f} s"),
+        ("tune", f"{seconds.tune:10.3f} s"),
         ("inference", f"{seconds.inference:10.3f} s"),
         *_device_rows(result),
         ("total", f"{seconds.total:10.3f} s"),

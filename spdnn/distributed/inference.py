@@ -16,6 +16,7 @@ from spdnn.inference import Prepared, layer_counts
 from spdnn.network import Network
 from spdnn.plan_files import plan_for
 from spdnn.result import DeviceTime, Result, Seconds
+from spdnn.tuning_files import require_tunable, tune
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +94,7 @@ def prepare_together(
     threads: int | None = None,
     device: int | None = None,
     plan_file: Path | None = None,
+    tuning_file: Path | None = None,
     stops: Stops = NO_STOPS,
 ) -> PreparedTogether:
     """Do all that comes before inference, every rank for its part; it may then be run often.
@@ -106,8 +108,9 @@ def prepare_together(
         All features of the run.
     partition : {"contiguous", "interleaved"}
         Rank r of R takes the r-th part of the features, or each R-th from the r-th.
-    engine, mode, threads, device, plan_file
-        As in `spdnn.infer`; by default the ranks of a node share its processors.
+    engine, mode, threads, device, plan_file, tuning_file
+        As in `spdnn.infer`; by default the ranks of a node share its processors. One process by
+        itself can be tuned, several cannot.
     stops : Stops
         What is to be done between layers.
 
@@ -120,6 +123,8 @@ def prepare_together(
     threads = team.default_threads() if threads is None else threads
     runner = team.on_all(lambda: make_engine(engine, threads, device))
     mode = choose_mode(runner, mode)
+    if tuning_file is not None:
+        team.on_all(partial(require_tunable, runner, tuning_file, team.size))
     shape = team.shape_of(network)
     own, n_features = team.own_features(shape, features, partition)
     shared = time.perf_counter()
@@ -133,6 +138,9 @@ def prepare_together(
     plan = team.shared(lambda: plan_for(runner, network or shape, mode, plan_file))
     planned = time.perf_counter()
     loaded = team.on_all(lambda: runner.load(plan, own))
+    fed = time.perf_counter()
+    if tuning_file is not None:
+        tune(runner, shape, mode, plan, own, tuning_file)
     ready = time.perf_counter()
     return PreparedTogether(
         runner,
@@ -144,7 +152,8 @@ def prepare_together(
         Seconds(
             compile=compiled - shared,
             plan=planned - compiled,
-            load=ready - planned,
+            load=fed - planned,
+            tune=0.0 if tuning_file is None else ready - fed,
             total=ready - started,
         ),
         team,

@@ -85,6 +85,9 @@ class Engine(Protocol):
     tuning : object
         What was measured of this machine and shapes plans, ready for JSON. It may be set to
         another process's before planning: plans of the same network are then equal.
+    shapes : object
+        What runs are cut into, of `shape_choices`, ready for JSON; no result depends on it. It may
+        be set for the plan that is run next; None is the engine's own choice.
     """
 
     name: str
@@ -94,6 +97,14 @@ class Engine(Protocol):
     plan_class: Any
     plan_facts: Mapping[str, Any]
     tuning: Any
+    shapes: Any
+
+    @property
+    def shape_choices(self) -> Callable[[Any, int], Sequence[Sequence[int]]] | None:
+        """What may be tried as `shapes` to run a plan on so many features; None if nothing may.
+
+        For each of the shapes the numbers that are worth a trial, the engine's own choice first.
+        """
 
     def compile(self, network: Network) -> None:
         """Compile what planning and running this network need, or load it from the cache."""

@@ -14,6 +14,7 @@ for bit, for any number of threads and any tile.
 """
 
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -37,7 +38,7 @@ from spdnn.engines.kernels.vectors import LANES
 from spdnn.engines.packed import PackedFeatures, is_worth_packing, pack
 from spdnn.errors import PlanError
 from spdnn.features import Features, index_dtype
-from spdnn.memory import l2_bytes, require_bytes
+from spdnn.memory import available_bytes, l2_bytes, require_bytes
 from spdnn.network import Layer, Network
 from spdnn.plan.blocks import BlockCosts
 from spdnn.plan.cpu import CpuPlan, plan_edges, plan_merge
@@ -121,6 +122,7 @@ class CpuEngine:
     def __init__(self, threads: int | None = None) -> None:
         self.threads = checked_threads(threads)
         self._costs: BlockCosts | None = None
+        self._widths: tuple[int, int] | None = None
 
     @property
     def tuning(self) -> list[Any]:
@@ -130,6 +132,39 @@ class CpuEngine:
     @tuning.setter
     def tuning(self, costs: list[Any]) -> None:
         self._costs = BlockCosts(*map(np.array, costs))
+
+    @property
+    def shapes(self) -> list[int] | None:
+        """Features of a tile in the first stage, and in the later ones, where they were set."""
+        return None if self._widths is None else list(self._widths)
+
+    @shapes.setter
+    def shapes(self, widths: Sequence[int] | None) -> None:
+        if widths is not None and not (
+            len(widths) == 2
+            and all(0 < width <= MAX_TILE and width % LANES == 0 for width in widths)
+        ):
+            raise PlanError(
+                f"tiles of {widths} features: expected two multiples of {LANES} up to {MAX_TILE}"
+            )
+        self._widths = None if widths is None else (widths[0], widths[1])
+
+    def shape_choices(self, plan: CpuPlan, n_features: int) -> list[list[int]]:
+        """Widths of tiles that fit, up to all features in one: powers of two, and an even split."""
+        all_in_one, share = (-(-n_features // (LANES * n)) * LANES for n in (1, self.threads))
+        most = min(all_in_one, _in_lanes(MAX_TILE))
+        widths = {_in_lanes(LANES << power) for power in range(MAX_TILE.bit_length())}
+        fitting = [
+            width
+            for width in sorted(widths | {most, share})
+            if width <= most and self._tile_bytes(plan, width) <= available_bytes()
+        ]
+        own = [min(tile_width(plan, times), most) for times in (FIRST_STAGE, 1)]
+        return [[width, *(other for other in fitting if other != width)] for width in own]
+
+    def _tile_bytes(self, plan: CpuPlan, width: int) -> int:
+        """Memory that the threads' tiles take."""
+        return 2 * 4 * plan.max_width * width * (self.threads + 1)
 
     def compile(self, network: Network) -> None:
         """Plan and run a tiny network with the same types, through several stages."""
@@ -168,10 +203,11 @@ class CpuEngine:
         progress: Progress | None = None,
     ) -> Output:
         """Run features through layers; see `spdnn.engines.base.Engine`."""
-        widths = tile_width(plan, FIRST_STAGE), tile_width(plan)
-        n_bytes = 2 * 4 * plan.max_width * max(widths) * (self.threads + 1)
+        widths = self._widths or (tile_width(plan, FIRST_STAGE), tile_width(plan))
         require_bytes(
-            n_bytes, f"{self.threads} tiles of {max(widths)} features", "take fewer --threads"
+            self._tile_bytes(plan, max(widths)),
+            f"{self.threads} tiles of {max(widths)} features",
+            "take fewer --threads",
         )
         end = plan.n_layers if until is None else until
         with ThreadPoolExecutor(self.threads) as pool:
@@ -186,9 +222,13 @@ def tile_width(plan: CpuPlan, times: int = 1) -> int:
     """
     of_l2 = times * l2_bytes() / (4 * max(plan.max_width, 1))
     wanted = times * WEIGHT_USES * plan.bytes_per_neuron / 4
-    fitting = int(max(L2_SHARE * of_l2, min(wanted, LARGEST_L2_SHARE * of_l2)))
-    unit = FULL_LANES if fitting >= FULL_LANES else LANES
-    return max(LANES, min(MAX_TILE, fitting) // unit * unit)
+    return _in_lanes(int(max(L2_SHARE * of_l2, min(wanted, LARGEST_L2_SHARE * of_l2))))
+
+
+def _in_lanes(width: int) -> int:
+    """The next smaller width of a tile that the kernels take without a remainder."""
+    unit = FULL_LANES if width >= FULL_LANES else LANES
+    return max(LANES, min(MAX_TILE, width) // unit * unit)
 
 
 class _Run:

@@ -29,6 +29,8 @@ class ReferenceEngine:
     plan_class = None
     plan_facts = NO_FACTS
     tuning = None
+    shapes = None
+    shape_choices = None
 
     def __init__(self, threads: int | None = None) -> None:
         self.threads = 1

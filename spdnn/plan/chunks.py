@@ -1,11 +1,11 @@
 """Outputs of very many inputs, cut into chunks: what several lanes, or rows, take of one output.
 
-`spdnn.plan.split` says what the CPU engine does with them. On a GPU a lane of the staged kernel goes
-through the edges of its output one after the other, and a launch is done when its longest lane
-is. Outputs with far more inputs than the others of their layer,
-*long* ones, are therefore cut into chunks of equally many edges, in the order of their edges; the
-last one is what is left. A chunk lies in the ELL like an output. The partial sums of an output's
-chunks are added up, in the order of the chunks, by whichever lane comes last.
+`spdnn.plan.split` says what the CPU engine does with them. On a GPU a lane of the staged kernel
+goes through the edges of its output one after the other, and a launch is done when its longest lane
+is. Outputs with far more inputs than the others of their layer, *long* ones, are therefore cut
+into chunks of equally many edges, in the order of their edges; the last one is what is left. A
+chunk lies in the ELL like an output. The partial sums of an output's chunks are added up, in the
+order of the chunks, by whichever lane comes last.
 
 After Y. Zhao et al. (PACT 2022, "Panamera"), who let partial sums meet by atomic additions; here
 only who comes last is found by an atomic, so that the order of addition is always the same.

@@ -1,18 +1,18 @@
-"""``spdnn data``: make, fetch, convert and check networks and inputs, and list them."""
+"""``spdnn data``: make, fetch, convert, fuse and check networks and inputs, and list them."""
 
 import argparse
 from typing import Any
 
-from spdnn.cli.data import check, convert, fetch, make, show
+from spdnn.cli.data import check, convert, fetch, fuse, make, show
 
-VERBS = (make, fetch, convert, check, show)
+VERBS = (make, fetch, convert, fuse, check, show)
 """Modules with `add_parser`; each sets `command`, a function of the parsed arguments."""
 
 
 def add_parser(commands: Any) -> None:
     """Add the command and its own commands to the parser."""
     parser: argparse.ArgumentParser = commands.add_parser(
-        "data", help="make, fetch, convert and check networks and inputs", description=__doc__
+        "data", help="make, fetch, convert, fuse and check networks and inputs", description=__doc__
     )
     verbs = parser.add_subparsers(metavar="VERB", required=True)
     for verb in VERBS:

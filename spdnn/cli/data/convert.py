@@ -1,7 +1,7 @@
 """``spdnn data convert``: weights or inputs that ``run`` reads, in another form."""
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,15 +50,25 @@ def convert(arguments: argparse.Namespace) -> int:
     """Write the target."""
     target: Path = arguments.target
     writers: dict[str, Callable[[Path, Any], None]]
-    writers = _FEATURE_WRITERS if arguments.weights is None else _NETWORK_WRITERS
+    writers = _FEATURE_WRITERS if arguments.weights is None else NETWORK_WRITERS
+    require_writer(target, writers)
+    writable(target)
+    facts = _convert_network(arguments) if arguments.weights else _convert_features(arguments)
+    print(said_of(target, facts))
+    return 0
+
+
+def require_writer(target: Path, writers: Mapping[str, Any]) -> None:
+    """Refuse (DataError) a target whose ending says nothing that could be written."""
     if target.suffix not in writers:
         kinds = ", ".join(f"*{suffix}" if suffix else "no ending" for suffix in writers)
         raise DataError(f"{target}: the ending of its name says what to write: {kinds}")
-    writable(target)
-    facts = _convert_network(arguments) if arguments.weights else _convert_features(arguments)
+
+
+def said_of(target: Path, facts: str) -> str:
+    """What was written, for people."""
     files = [target] if target.is_file() else sorted(target.iterdir())
-    print(f"{target}: {facts}, {sum(file.stat().st_size for file in files) / 2**20:.1f} MiB")
-    return 0
+    return f"{target}: {facts}, {sum(file.stat().st_size for file in files) / 2**20:.1f} MiB"
 
 
 def _convert_network(arguments: argparse.Namespace) -> str:
@@ -73,7 +83,7 @@ def _convert_network(arguments: argparse.Namespace) -> str:
             last=arguments.last_activation,
             index_base=arguments.index_base,
         )
-    _NETWORK_WRITERS[arguments.target.suffix](arguments.target, network)
+    NETWORK_WRITERS[arguments.target.suffix](arguments.target, network)
     return f"{network.network.n_layers} layers, {network.network.n_edges:,} edges"
 
 
@@ -102,7 +112,7 @@ def _store_features(target: Path, features: SourcedFeatures) -> None:
     store.write_features(target, features.features, is_official=features.is_official)
 
 
-_NETWORK_WRITERS: dict[str, Callable[[Path, SourcedNetwork], None]] = {
+NETWORK_WRITERS: dict[str, Callable[[Path, SourcedNetwork], None]] = {
     store.SUFFIX: _store_network,
     onnx_chain.SUFFIX: lambda path, network: onnx_chain.write_model(path, network.network),
     state_dict.SAFETENSORS: lambda path, network: state_dict.write_safetensors(

@@ -45,6 +45,8 @@ class CudaEngine:
     stops = False
     plan_class = CudaPlan
     tuning = None
+    shapes = None
+    shape_choices = None
 
     def __init__(
         self,

@@ -1,0 +1,66 @@
+"""``spdnn data fuse``: networks over the same inputs, side by side in one network."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from spdnn.branches import JOINS, fuse
+from spdnn.cli.arguments import add_activation, add_network_size, add_reading, writable
+from spdnn.cli.data.convert import NETWORK_WRITERS, require_writer, said_of
+from spdnn.cli.progress import progress_bar
+from spdnn.errors import DataError
+from spdnn.network import Network
+from spdnn.sources import SourcedNetwork, open_network
+
+
+def add_parser(verbs: Any) -> None:
+    """Add the command to the parser."""
+    parser: argparse.ArgumentParser = verbs.add_parser(
+        "fuse",
+        help="make one network of networks over the same inputs",
+        description=(
+            "Make one network of networks over the same inputs, such as an ensemble's: their "
+            "layers side by side, their outputs side by side or added up."
+        ),
+    )
+    parser.add_argument(
+        "branches",
+        nargs="+",
+        type=Path,
+        metavar="PATH",
+        help="networks that 'run' reads; options for reading are for all of them",
+    )
+    parser.add_argument("target", type=Path, help="what to write, as 'convert' does; a new file")
+    parser.add_argument("--join", choices=JOINS, default=JOINS[0], help="(default: %(default)s)")
+    add_network_size(parser)
+    add_activation(parser)
+    add_reading(parser)
+    parser.set_defaults(command=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the target."""
+    target: Path = arguments.target
+    require_writer(target, NETWORK_WRITERS)
+    if target.exists():  # most likely a branch, the file to write having been forgotten
+        raise DataError(f"cannot write {target}: it is there already; name a new file behind them")
+    writable(target)
+    fused = fuse([_branch(arguments, path) for path in arguments.branches], arguments.join)
+    NETWORK_WRITERS[target.suffix](target, SourcedNetwork(fused, "fused", is_official=False))
+    print(said_of(target, f"{fused.n_layers} layers, {fused.n_edges:,} edges"))
+    return 0
+
+
+def _branch(arguments: argparse.Namespace, path: Path) -> Network:
+    with progress_bar("read") as progress:
+        opened = open_network(
+            str(path),
+            arguments.neurons,
+            arguments.layers,
+            arguments.bias,
+            arguments.ymax,
+            progress,
+            last=arguments.last_activation,
+            index_base=arguments.index_base,
+        )
+    return Network(opened.network.layers, name=str(path))
