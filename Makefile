@@ -11,7 +11,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 DATA ?= $(or $(SPDNN_DATA),data)
 OUT ?= results/bench-$(shell git describe --always --abbrev=12 --dirty=+ 2>/dev/null || echo here)
 
-.PHONY: run test test-all check format bench bench-cpu gpu-report results clean help
+.PHONY: run test test-all check format bench bench-cpu bench-any gpu-report results clean help
 
 help:
 	@echo "make run        1024 neurons x 120 layers, end to end"
@@ -22,6 +22,7 @@ help:
 	@echo "make bench      1024 neurons at all depths beside other libraries (under 10 minutes)"
 	@echo "make results    the tables, plots and pages of the kept records, made again"
 	@echo "make bench-cpu  the CPU engine against NumPy's sgemm and other libraries"
+	@echo "make bench-any  skewed layers, parallel branches, few features: what each idea gives"
 	@echo "make gpu-report the tables of docs/gpu.md, read from the GPU kernels' machine code"
 	@echo "make clean      remove the virtual environment and caches"
 
@@ -58,7 +59,10 @@ gpu-report: $(VENV)/with-gpu-proof
 	$(BIN)/python -m spdnn.bench.gpu_report docs/gpu.md
 
 bench-cpu: $(VENV)/with-bench
-	$(BIN)/python -m pytest benchmarks -q
+	$(BIN)/python -m pytest benchmarks -q --ignore benchmarks/test_any_network.py
+
+bench-any: $(VENV)/with-bench
+	$(BIN)/python -m pytest benchmarks/test_any_network.py -q
 
 # One marker for each extra that is installed; a changed pyproject.toml installs it again.
 $(VENV)/with-%: pyproject.toml | $(BIN)/python
