@@ -90,9 +90,9 @@ def fuse(
 
     Notes
     -----
-    In mode ``edges`` a branch has the activations, bit for bit, that it has alone. But engine "cpu"
-    may cut an output of 256 inputs or more into chunks, for the sake of its layer as a whole
-    (`spdnn.plan.split`): such a sum may differ in its last bits.
+    In mode ``edges`` a branch has the activations, bit for bit, that it has alone. An engine may
+    cut outputs of many inputs (on the CPU 256 or more, `spdnn.plan.split`) into chunks, though, for
+    the sake of their layer as a whole: such sums may differ in their last bits.
 
     Examples
     --------
