@@ -27,28 +27,40 @@ def check(folder: Path, *options: str, simulates: bool = True) -> subprocess.Com
     )
 
 
-def test_each_result_is_written_and_all_agree(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def whole_check(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a check of three tiny networks."""
     pytest.importorskip("numba_cuda")
-    done = check(tmp_path, "--tiny", "--what", "64x2", "--features", "3")
+    folder = tmp_path_factory.mktemp("check")
+    networks = "64x2", "64x1 skewed", "64x2:merge"
+    done = check(folder, "--tiny", "--features", "3", "--what", *networks)
     assert done.returncode == 0, done.stdout + done.stderr
-    record = json.loads((tmp_path / "gpu_check.json").read_text())
-    runs = {result["run"]: result for result in record["results"] if result["what"] == "64x2"}
+    return folder
+
+
+def test_each_result_is_written_and_all_agree(whole_check: Path) -> None:
+    results = written(whole_check)["results"]
+    assert all(result["ok"] for result in results)
+    runs = {result["run"]: result for result in results if result["what"] == "64x2"}
     assert {"inputs", "edges", "merge", "against engine cpu", "cuSPARSE"} <= set(runs)
-    assert all(result["ok"] for result in record["results"])
     assert runs["edges"]["live"] == runs["merge"]["live"] > 0
     assert runs["edges"]["kernels"] > 0
-    table = (tmp_path / "gpu_check.md").read_text()
-    assert "| 64x2 | edges | yes |" in table
+    assert "| 64x2 | edges | yes |" in (whole_check / "gpu_check.md").read_text()
 
 
-def test_a_skewed_network_is_run_with_long_outputs_in_chunks_and_whole(tmp_path: Path) -> None:
-    pytest.importorskip("numba_cuda")
-    done = check(tmp_path, "--tiny", "--what", "64x1 skewed", "--features", "3")
-    assert done.returncode == 0, done.stdout + done.stderr
-    results = json.loads((tmp_path / "gpu_check.json").read_text())["results"]
-    assert all(result["ok"] for result in results)
-    told = {result["run"] for result in results}
-    assert {"edges", "edges, whole outputs", "against engine cpu"} <= told
+def told(folder: Path, what: str) -> list[str]:
+    """What was done about a network, in order."""
+    return [each["run"] for each in written(folder)["results"] if each["what"] == what]
+
+
+def test_a_skewed_network_is_run_with_long_outputs_in_chunks_and_whole(whole_check: Path) -> None:
+    runs = set(told(whole_check, "64x1 skewed"))
+    assert {"edges", "edges, whole outputs", "against engine cpu"} <= runs
+
+
+def test_a_network_in_mode_merge_only_is_planned_ahead(whole_check: Path) -> None:
+    runs = told(whole_check, "64x2:merge")
+    assert [run for run in runs if run != "inputs"] == ["plan ahead", "merge", "against engine cpu"]
 
 
 def test_a_check_cut_short_says_what_was_left_out(tmp_path: Path) -> None:
@@ -56,16 +68,6 @@ def test_a_check_cut_short_says_what_was_left_out(tmp_path: Path) -> None:
     assert done.returncode == 1
     record = json.loads((tmp_path / "gpu_check.json").read_text())
     assert record["left_out"] == ["64x2", "1024x120"]
-
-
-def test_a_network_in_mode_merge_only_is_planned_ahead(tmp_path: Path) -> None:
-    pytest.importorskip("numba_cuda")
-    done = check(tmp_path, "--tiny", "--what", "64x2:merge", "--features", "3")
-    assert done.returncode == 0, done.stdout + done.stderr
-    results = json.loads((tmp_path / "gpu_check.json").read_text())["results"]
-    told = [result["run"] for result in results]
-    assert told == ["GPU", "plan ahead", "inputs", "merge", "against engine cpu"]
-    assert all(result["ok"] for result in results)
 
 
 @pytest.fixture

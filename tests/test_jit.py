@@ -14,10 +14,11 @@ from spdnn.jit import jit
 
 PROGRAM = """
 import numpy as np
-from spdnn import Features, Layer, Network, infer
-network = Network([Layer(np.eye(3), -0.5)])
-print(infer(network, Features.from_matrix(np.eye(3)[:2]), engine="cpu").categories)
+from spdnn import Layer, Network
+from spdnn.plan.cpu import plan_edges
+print(plan_edges(Network([Layer(np.eye(3), -0.5)])).layer_edges)
 """
+"""Planning is compiled as all else is, and sooner."""
 
 
 def run(program: str = PROGRAM, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -51,7 +52,7 @@ def test_no_place_for_a_cache_is_one_warning_and_no_failure(
 ) -> None:
     cache = str(Path("home/cache").absolute())
     done = run(NUMBA_CACHE_DIR=cache, **read_only_installation)
-    assert (done.returncode, done.stdout) == (0, "[1 2]\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "(3,)\n"), done.stderr
     assert done.stderr.count("\n") == 1
     assert "compiled kernels are not kept on disk" in done.stderr
 
@@ -60,19 +61,19 @@ def test_no_place_for_a_cache_is_one_warning_and_no_failure(
 def test_a_named_cache_folder_that_cannot_be_made_is_no_failure(cache: str) -> None:
     Path("home").touch()
     done = run(NUMBA_CACHE_DIR=str(Path(cache).absolute()))
-    assert (done.returncode, done.stdout) == (0, "[1 2]\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "(3,)\n"), done.stderr
 
 
 def test_a_disk_that_is_full_is_one_warning_and_no_failure() -> None:
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (999, 999))\n"
     done = run(limit + PROGRAM, NUMBA_CACHE_DIR=str(Path("cache").absolute()))
-    assert (done.returncode, done.stdout) == (0, "[1 2]\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "(3,)\n"), done.stderr
     assert done.stderr == "compiled kernels are not kept on disk: [Errno 27] File too large\n"
 
 
 def test_machine_code_is_kept_on_disk() -> None:
     done = run(NUMBA_CACHE_DIR=str(Path("cache").absolute()))
-    assert (done.returncode, done.stdout, done.stderr) == (0, "[1 2]\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "(3,)\n", "")
     assert list(Path("cache").rglob("*.nbc"))
 
 

@@ -35,7 +35,7 @@ simulated = pytest.mark.skipif(not gpu.SIMULATED, reason="needs a device of chos
 MODES = ("edges", "merge")
 
 
-@settings(max_examples=12 if gpu.SIMULATED else 200)
+@settings(max_examples=8 if gpu.SIMULATED else 200)
 @given(tiny_cases(), st.sampled_from(MODES), st.sampled_from([NOT_IN_SHARED, IN_SHARED]))
 def test_any_network_gives_the_references_result(case, mode, shared_bytes) -> None:
     output = run(*case, mode, shared_bytes)
