@@ -1,5 +1,6 @@
 """Features between two stages: columns of activations, wherever they lie in memory."""
 
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +9,9 @@ import numpy.typing as npt
 
 from spdnn.engines.kernels.tile import gather_rows
 from spdnn.engines.kernels.vectors import LANES
+
+ROWS = 1024
+"""Features whose activations a thread copies at a time."""
 
 
 @dataclass(eq=False)
@@ -56,10 +60,18 @@ class Columns:
             self.memory,
         )
 
-    def rows(self, n_neurons: int) -> npt.NDArray[np.float32]:
-        """The activations, shape (size, n_neurons)."""
-        rows = np.empty((self.size, n_neurons), dtype=np.float32)
-        gather_rows(self.addresses, self.strides, rows)
+    def rows(
+        self, which: npt.NDArray[np.int64], position: npt.NDArray[np.int32], pool: Executor
+    ) -> npt.NDArray[np.float32]:
+        """Activations of the features at places `which`, of the neurons at some positions."""
+        rows = np.empty((which.size, position.size), dtype=np.float32)
+
+        def gather(part: slice) -> None:
+            places = which[part]
+            gather_rows(self.addresses[places], self.strides[places], position, rows[part])
+
+        parts = [slice(first, first + ROWS) for first in range(0, which.size, ROWS)]
+        list(pool.map(gather, parts) if len(parts) > 1 else map(gather, parts))
         return rows
 
 

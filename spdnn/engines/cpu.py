@@ -302,11 +302,10 @@ class _Run:
             live, of_live = _features_of(self.start, live, of_live)
         state, activations = None, None
         if self.end < self.plan.n_layers:
-            state = State(self.end, live, of_live, found.rows(self.neurons[self.end]))
+            every = np.arange(found.size), np.arange(self.neurons[self.end], dtype=np.int32)
+            state = State(self.end, live, of_live, found.rows(*every, self.pool))
         elif self.keeps_activations:
-            rows = found.rows(self.neurons[self.end])
-            activations = np.empty((live.size, self.plan.output_position.size), dtype=np.float32)
-            np.take(rows[of_live], self.plan.output_position, axis=1, out=activations)
+            activations = found.rows(of_live, self.plan.output_position, self.pool)
         n_live, n_distinct, n_entered = self.counts
         edges = n_entered * np.array(self.plan.layer_edges, dtype=np.int64)
         return Output(live, n_live, n_distinct, edges, activations, state)

@@ -101,12 +101,19 @@ def load_columns(
 def gather_rows(
     addresses: npt.NDArray[np.int64],
     strides: npt.NDArray[np.int64],
+    position: npt.NDArray[np.int32],
     rows: npt.NDArray[np.float32],
 ) -> None:
-    """Copy features, from wherever they are, into rows (features x neurons)."""
-    for f in range(rows.shape[0]):
-        for p in range(rows.shape[1]):
-            rows[f, p] = float_at(addresses[f] + p * strides[f])
+    """Copy features, from wherever they are, into rows: of each the neurons at some positions.
+
+    Some features at a time, since neighbours lie in the same lines.
+    """
+    for first in range(0, rows.shape[0], LANES):
+        end = min(first + LANES, rows.shape[0])
+        for n in range(position.size):
+            p = np.int64(position[n])
+            for f in range(first, end):
+                rows[f, n] = float_at(addresses[f] + p * strides[f])
 
 
 @jit
