@@ -333,7 +333,7 @@ class _Steps:
         blocks: tuple[int, int],
         n_outputs: int,
         bias_start: int,
-        rules: "_Rules",
+        rules: _Rules,
         layer: int,
     ) -> None:
         is_relu, tests_nonzero, cap = rules

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from spdnn import DeviceError
 from spdnn.engines.cuda import gpu_device
 from spdnn.engines.cuda.engine import CudaEngine
 from spdnn.engines.cuda.gpu_device import open_gpu
@@ -174,3 +175,46 @@ def test_a_capture_that_fails_says_what_went_wrong_first() -> None:
     with pytest.raises(ValueError, match="first"):
         device.captured(fail)
     assert not device._stream.is_capturing
+
+
+def fails(*given: Any) -> Any:
+    raise CudaError("CUDA error: what the driver says\nand more of it")
+
+
+def test_a_driver_that_cannot_be_used_is_one_line(cupy: SimpleNamespace) -> None:
+    cupy.cuda.runtime.getDeviceCount = fails
+    with pytest.raises(DeviceError) as raised:
+        open_gpu()
+    assert str(raised.value) == "no GPU can be used: CUDA error: what the driver says"
+
+
+def test_a_gpu_that_is_too_old_is_named(cupy: SimpleNamespace) -> None:
+    cupy.cuda.runtime.getDeviceProperties = lambda number: FACTS | {"major": 6, "minor": 1}
+    with pytest.raises(DeviceError, match=r"GPU 0 \(Stand-in\) .* 6\.1; the kernels need 7\.0"):
+        open_gpu()
+
+
+def test_a_launch_that_fails_is_one_line(cupy: SimpleNamespace) -> None:
+    cupy.cuda.runtime.memGetInfo = lambda: (1 << 30, 1 << 30)
+    network, features = many_layers(n_layers=6)
+    engine = CudaEngine(device=open_gpu(), sizes=sizes_with(IN_SHARED))
+    plan = engine.plan(network, "edges")
+    loaded = engine.load(plan, features)
+    engine.device.launch = fails  # type: ignore[method-assign]
+    with pytest.raises(DeviceError) as raised:
+        engine.run(plan, loaded)
+    message = "GPU 0 (Stand-in) failed: CUDA error: what the driver says"
+    assert str(raised.value) == message
+
+
+def test_memory_that_runs_out_says_what_would_fit(cupy: SimpleNamespace) -> None:
+    network, features = many_layers(n_layers=6)
+    engine = CudaEngine(device=open_gpu(), sizes=sizes_with(IN_SHARED))
+    plan = engine.plan(network, "edges")
+
+    def none_left(shape: Any, dtype: Any) -> Any:
+        raise MemoryError
+
+    cupy.empty = none_left
+    with pytest.raises(DeviceError, match=r"GPU 0 \(Stand-in\) has no memory left .*--features"):
+        engine.load(plan, features)
