@@ -63,7 +63,20 @@ class Columns:
     def rows(
         self, which: npt.NDArray[np.int64], position: npt.NDArray[np.int32], pool: Executor
     ) -> npt.NDArray[np.float32]:
-        """Activations of the features at places `which`, of the neurons at some positions."""
+        """Activations of some features, of the neurons at some positions.
+
+        Parameters
+        ----------
+        which : ndarray, shape (n_rows,), int64
+            Places of the features among these; one may be there more than once.
+        position : ndarray, shape (n_neurons,), int32
+        pool : Executor
+            Whose threads copy.
+
+        Returns
+        -------
+        ndarray, shape (n_rows, n_neurons), float32
+        """
         rows = np.empty((which.size, position.size), dtype=np.float32)
 
         def gather(part: slice) -> None:

@@ -107,6 +107,13 @@ def gather_rows(
     """Copy features, from wherever they are, into rows: of each the neurons at some positions.
 
     Some features at a time, since neighbours lie in the same lines.
+
+    Parameters
+    ----------
+    addresses, strides : ndarray, shape (n_features,), int64
+        As for `load_columns`.
+    position : ndarray, shape (n_neurons,), int32
+    rows : ndarray, shape (n_features, n_neurons), float32
     """
     for first in range(0, rows.shape[0], LANES):
         end = min(first + LANES, rows.shape[0])
