@@ -46,6 +46,21 @@ def add_sources(parser: argparse.ArgumentParser) -> None:
     add_reading(parser)
 
 
+def open_weights(path: str, arguments: argparse.Namespace, phase: str) -> SourcedNetwork:
+    """Open a network as the options of size, activation and reading say; `phase` is shown."""
+    with progress_bar(phase) as progress:
+        return open_network(
+            path,
+            arguments.neurons,
+            arguments.layers,
+            arguments.bias,
+            arguments.ymax,
+            progress,
+            last=arguments.last_activation,
+            index_base=arguments.index_base,
+        )
+
+
 def open_sources(arguments: argparse.Namespace) -> tuple[SourcedNetwork, SourcedFeatures]:
     """Open what was named, or what the data folder holds."""
     neurons, layers, folder = arguments.neurons, arguments.layers, arguments.data
@@ -57,17 +72,7 @@ def open_sources(arguments: argparse.Namespace) -> tuple[SourcedNetwork, Sourced
                 raise DataError(f"say how many --{word} (official: {known})")
     if weights is None:
         weights = find_weights(folder, neurons, layers)
-    with progress_bar("weights") as progress:
-        network = open_network(
-            weights,
-            neurons,
-            layers,
-            arguments.bias,
-            arguments.ymax,
-            progress,
-            last=arguments.last_activation,
-            index_base=arguments.index_base,
-        )
+    network = open_weights(weights, arguments, "weights")
     neurons = network.network.n_inputs
     if inputs is None:
         inputs = find_inputs(folder, neurons)

@@ -14,9 +14,10 @@ from spdnn.cli.arguments import (
     writable,
 )
 from spdnn.cli.progress import progress_bar
+from spdnn.cli.sources import open_weights
 from spdnn.errors import DataError
 from spdnn.io import matrices, onnx_chain, state_dict, store
-from spdnn.sources import SourcedFeatures, SourcedNetwork, open_features, open_network
+from spdnn.sources import SourcedFeatures, SourcedNetwork, open_features
 
 
 def add_parser(verbs: Any) -> None:
@@ -72,17 +73,7 @@ def said_of(target: Path, facts: str) -> str:
 
 
 def _convert_network(arguments: argparse.Namespace) -> str:
-    with progress_bar("read") as progress:
-        network = open_network(
-            arguments.weights,
-            arguments.neurons,
-            arguments.layers,
-            arguments.bias,
-            arguments.ymax,
-            progress,
-            last=arguments.last_activation,
-            index_base=arguments.index_base,
-        )
+    network = open_weights(arguments.weights, arguments, "read")
     NETWORK_WRITERS[arguments.target.suffix](arguments.target, network)
     return f"{network.network.n_layers} layers, {network.network.n_edges:,} edges"
 

@@ -7,10 +7,10 @@ from typing import Any
 from spdnn.branches import JOINS, fuse
 from spdnn.cli.arguments import add_activation, add_network_size, add_reading, writable
 from spdnn.cli.data.convert import NETWORK_WRITERS, require_writer, said_of
-from spdnn.cli.progress import progress_bar
+from spdnn.cli.sources import open_weights
 from spdnn.errors import DataError
 from spdnn.network import Network
-from spdnn.sources import SourcedNetwork, open_network
+from spdnn.sources import SourcedNetwork
 
 
 def add_parser(verbs: Any) -> None:
@@ -52,15 +52,5 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _branch(arguments: argparse.Namespace, path: Path) -> Network:
-    with progress_bar("read") as progress:
-        opened = open_network(
-            str(path),
-            arguments.neurons,
-            arguments.layers,
-            arguments.bias,
-            arguments.ymax,
-            progress,
-            last=arguments.last_activation,
-            index_base=arguments.index_base,
-        )
+    opened = open_weights(str(path), arguments, "read")
     return Network(opened.network.layers, name=str(path))
