@@ -145,15 +145,6 @@ class Prepared:
             device=None if output.device_seconds is None else DeviceTime(*output.device_seconds),
         )
 
-    def planned_for(self, engine: Engine, features: Features) -> "Prepared":
-        """The same plan for another such engine, with other threads, and other features."""
-        started = time.perf_counter()
-        loaded = engine.load(self.plan, features)
-        seconds = replace(self.seconds, load=time.perf_counter() - started)
-        return replace(
-            self, engine=engine, loaded=loaded, n_features=features.n_features, seconds=seconds
-        )
-
 
 def prepare(
     network: Network,

@@ -17,6 +17,7 @@ import scipy.sparse as sp
 from hypothesis import strategies as st
 
 from spdnn import Features, Layer, Network
+from spdnn.bench.records import as_json
 from spdnn.result import LayerCount
 
 EXACT_BITS = 24
@@ -276,6 +277,11 @@ def record_facts(
             "date": "2026-01-02T03:04:05+00:00",
         },
     }
+
+
+def write_record(path: Path, facts: dict[str, Any]) -> None:
+    """Write a record under a name of one's own."""
+    path.write_bytes(as_json(facts))
 
 
 def same_layers(one: Network, other: Network) -> bool:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from spdnn.bench.compare import compare
-from spdnn.bench.records import Record, write_new
+from spdnn.bench.records import Record
 from spdnn.cli.main import main
-from tests.makers import record_facts
+from tests.makers import record_facts, write_record
 
 OLD = (1.0, 1.1, 1.2)
 
@@ -60,7 +60,7 @@ def test_cases_are_matched_and_the_others_named() -> None:
 def write(folder: str, **facts: dict[str, Any]) -> str:
     Path(folder).mkdir()
     for name, given in facts.items():
-        write_new(Path(folder, f"{name}.json"), record_facts(**given))
+        write_record(Path(folder, f"{name}.json"), record_facts(**given))
     return folder
 
 
@@ -87,8 +87,8 @@ def test_other_machines_and_other_inputs_are_pointed_out(
     facts = record_facts()
     facts["provenance"]["cpu"]["model"] = "another CPU"
     facts["data"]["inputs_sha256"] = "other"
-    write_new(Path("other.json"), facts)
-    write_new(Path("one.json"), record_facts())
+    write_record(Path("other.json"), facts)
+    write_record(Path("one.json"), record_facts())
     assert main(["compare", "one.json", "other.json"]) == 0
     printed = capsys.readouterr().out
     assert "note: different machines: a CPU, 2 processors; another CPU" in printed
@@ -96,8 +96,8 @@ def test_other_machines_and_other_inputs_are_pointed_out(
 
 
 def test_a_failed_record_shows_no_rate(capsys: pytest.CaptureFixture[str]) -> None:
-    write_new(Path("one.json"), record_facts())
-    write_new(Path("other.json"), record_facts(truth="failed", times=(0.001,) * 3))
+    write_record(Path("one.json"), record_facts())
+    write_record(Path("other.json"), record_facts(truth="failed", times=(0.001,) * 3))
     assert main(["compare", "one.json", "other.json"]) == 1
     printed = capsys.readouterr().out
     assert "FAILED" in printed

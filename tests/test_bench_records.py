@@ -9,7 +9,7 @@ import pytest
 from spdnn.bench import records
 from spdnn.bench.records import SCHEMA, Case, Record, read, read_all, unvaried, write_new
 from spdnn.errors import DataError
-from tests.makers import record_facts
+from tests.makers import record_facts, write_record
 
 
 def test_a_record_says_what_was_measured_and_how_fast() -> None:
@@ -23,23 +23,24 @@ def test_a_record_says_what_was_measured_and_how_fast() -> None:
 
 
 def test_what_is_written_is_read_again_and_lists_take_a_line() -> None:
-    write_new(Path("r.json"), record_facts())
-    assert read(Path("r.json")).facts == record_facts()
-    text = Path("r.json").read_text()
+    record = write_new(Path(), record_facts())
+    assert record.path.name == record.case.file_name
+    assert read(record.path).facts == record_facts()
+    text = record.path.read_text()
     assert '"live": [50000, 1812, 1812]' in text
     assert len(text.splitlines()) < 100
 
 
 def test_a_record_is_never_overwritten() -> None:
-    write_new(Path("r.json"), record_facts())
-    with pytest.raises(DataError, match=r"r\.json: there is a record already"):
-        write_new(Path("r.json"), record_facts(times=(9.0,)))
-    assert read(Path("r.json")).seconds == 2.0
+    record = write_new(Path(), record_facts())
+    with pytest.raises(DataError, match=r"-f60000\.json: there is a record already"):
+        write_new(Path(), record_facts(times=(9.0,)))
+    assert read(record.path).seconds == 2.0
 
 
 def test_nothing_is_left_of_a_record_that_cannot_be_written() -> None:
     with pytest.raises(TypeError):
-        write_new(Path("r.json"), record_facts() | {"odd": object()})
+        write_new(Path(), record_facts() | {"odd": object()})
     assert list(Path().iterdir()) == []
 
 
@@ -73,7 +74,7 @@ def test_an_empty_or_missing_folder_is_refused() -> None:
 
 def test_a_folder_is_read_in_the_order_of_cases() -> None:
     for number, neurons in enumerate((4096, 1024)):
-        write_new(Path(f"{number}.json"), record_facts(neurons=neurons))
+        write_record(Path(f"{number}.json"), record_facts(neurons=neurons))
     assert [record.case.neurons for record in read_all(Path())] == [1024, 4096]
 
 

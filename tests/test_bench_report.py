@@ -15,12 +15,12 @@ from spdnn.bench import plots, tables
 from spdnn.bench.page import make_page
 from spdnn.bench.plots import roof_point, scaling_groups
 from spdnn.bench.published import published
-from spdnn.bench.records import Record, write_new
+from spdnn.bench.records import Record
 from spdnn.bench.report import write_report
 from spdnn.bench.tables import Table, all_tables, as_latex, as_markdown
 from spdnn.cli.main import main
 from spdnn.errors import DataError
-from tests.makers import record_facts
+from tests.makers import record_facts, write_record
 
 RIVAL = {"engine": "mkl", "library": "MKL sparse x dense + pruning"}
 
@@ -187,8 +187,8 @@ def test_what_is_not_proved_reaches_no_table_plot_or_page(
     truth: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("records").mkdir()
-    write_new(Path("records/good.json"), record_facts())
-    write_new(Path("records/bad.json"), record_facts(layers=480, truth=truth))
+    write_record(Path("records/good.json"), record_facts())
+    write_record(Path("records/bad.json"), record_facts(layers=480, truth=truth))
     assert main(["report", "records", "--out", "out"]) == (1 if truth == "failed" else 0)
     assert "left out: records/bad.json" in capsys.readouterr().out
     for path in Path("out").iterdir():
@@ -212,7 +212,7 @@ def test_a_missing_library_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
-    write_new(Path("r.json"), record_facts())
+    write_record(Path("r.json"), record_facts())
     assert main(["report", "r.json"]) == 2
     assert "matplotlib is needed for this: pip install 'spdnn[plot]'" in capsys.readouterr().err
 

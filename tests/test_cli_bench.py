@@ -13,8 +13,11 @@ import pytest
 
 from spdnn import infer
 from spdnn.bench import contestants, machine, sweep
-from spdnn.bench.records import unvaried
+from spdnn.bench.records import Case, unvaried
 from spdnn.cli.main import main
+from spdnn.distributed import PreparedTogether
+from spdnn.engines import MODES
+from spdnn.engines.cpu import CpuEngine
 from spdnn.engines.reference import ReferenceEngine
 from spdnn.recipes.radixnet import official_network
 from tests.makers import dyadic_features, triples_text
@@ -72,6 +75,51 @@ def test_a_sweep_measures_all_pairs_and_says_how_fast(capsys: pytest.CaptureFixt
     assert printed.count("passed by reference") == len(names)
     assert printed.count("TeraEdges/s") == len(names)
     assert "mode merge: the rate counts every edge" in printed
+
+
+def test_what_ran_is_what_was_asked_for_and_what_the_record_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On every axis of the sweep, and in every run of a case."""
+    ran: list[tuple[str, str, int, int]] = []
+
+    def watch(engine: type, name: str, mode_of: Any) -> None:
+        run = engine.run  # type: ignore[attr-defined]
+
+        def watched(self: Any, plan: Any, start: Any, **given: Any) -> Any:
+            ran.append((name, mode_of(plan), self.threads, start.n_features))
+            return run(self, plan, start, **given)
+
+        monkeypatch.setattr(engine, "run", watched)
+
+    monkeypatch.setattr(CpuEngine, "compile", lambda self, network: None)  # it runs tiny networks
+    watch(CpuEngine, "cpu", lambda plan: plan.mode)
+    watch(ReferenceEngine, "scipy", lambda plan: "edges")
+    arguments = [*BASE, "--layers", "3", "--engines", "cpu,scipy", "--threads", "1,2"]
+    assert main([*arguments, "--features", "10,40"]) == 0
+    cpu = [("cpu", mode, n, count) for mode in MODES for n in (1, 2) for count in (10, 40)]
+    wanted = [*cpu, ("scipy", "edges", 1, 10), ("scipy", "edges", 1, 40)]
+    assert sorted(ran) == sorted(3 * wanted)  # one to warm up, and two runs
+    written = [read(f"out/{name}") for name in contents("out")]
+    axes = "engine", "mode", "threads", "features"
+    assert sorted(tuple(facts[axis] for axis in axes) for facts in written) == sorted(wanted)
+    for name in contents("out"):
+        facts = read(f"out/{name}")
+        assert Case(*(facts[field] for field in Case._fields)).file_name == name
+        assert len(facts["runs"]) == 2
+    # Nothing is left to measure, and what is there is no hindrance.
+    ran.clear()
+    assert main([*arguments, "--features", "10,40"]) == 0
+    assert ran == []
+
+
+def test_a_run_of_another_case_than_was_asked_for_is_no_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(PreparedTogether, "planned_for", lambda self, *_: self)
+    with pytest.raises(RuntimeError, match=r"threads=2.* was to be measured, but .*threads=1"):
+        main([*BASE, "--layers", "3", "--modes", "edges", "--threads", "1,2"])
+    assert not Path("out").exists()
 
 
 def test_a_record_holds_runs_phases_checks_and_origin() -> None:
@@ -263,6 +311,8 @@ def test_ranks_are_measured_together() -> None:
     assert done.stdout.count("passed by reference") == 1
     facts = read("out/64-l3-cpu-edges-r2-t2-f40.json")
     assert [rank["features"] for rank in facts["ranks_log"]] == [20, 20]
+    assert (facts["ranks"], facts["threads"]) == (2, 2)
+    assert [rank["threads"] for rank in facts["ranks_log"]] == [1, 1]
     assert facts["categories"]["count"] == TRUE
     assert facts["provenance"]["mpi"]
     assert np.isfinite(facts["imbalance"])

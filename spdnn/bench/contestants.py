@@ -8,13 +8,12 @@ from typing import Any, NamedTuple
 
 from spdnn.bench.machine import Watch
 from spdnn.bench.optional import optional
-from spdnn.bench.records import Case
+from spdnn.bench.records import Case, case_of
 from spdnn.bench.rivals import RIVALS, Rival
-from spdnn.distributed import Team, prepare_together
+from spdnn.distributed import PreparedTogether, Team, prepare_together
 from spdnn.engines import make_engine
 from spdnn.errors import SpdnnError
 from spdnn.features import Features
-from spdnn.inference import Prepared
 from spdnn.network import Network
 from spdnn.result import LayerCount, Result, Seconds
 
@@ -51,9 +50,13 @@ class LeftOut(NamedTuple):
 
 @dataclass(eq=False)
 class Contestant:
-    """An entry that is ready to run, and what its runs gave."""
+    """An entry that is ready to run, and what its runs gave.
+
+    Every run must say that it was of the entry's case, or a record would be of another one.
+    """
 
     entry: Entry
+    network: Network
     run: Callable[[], Result]
     limits: Callable[[], AbstractContextManager[Any]] = nullcontext
     warm_up: float = 0.0
@@ -65,13 +68,20 @@ class Contestant:
         """Run once, apart from what is measured."""
         started = time.perf_counter()
         with self.limits():
-            self.layers = self.run().layers
+            self.layers = self._run().layers
         self.warm_up = time.perf_counter() - started
 
     def measure(self) -> None:
         """Run once more."""
         with self.limits(), self.watch:
-            self.results.append(self.run())
+            self.results.append(self._run())
+
+    def _run(self) -> Result:
+        result = self.run()
+        ran = case_of(self.network, result)
+        if ran != self.entry.case:
+            raise RuntimeError(f"{self.entry.case} was to be measured, but {ran} was run")
+        return result
 
 
 def engine_entries(
@@ -153,7 +163,7 @@ def prepare(
     """
     contestants: list[Contestant] = []
     left_out = []
-    planned: dict[tuple[str, str], Prepared] = {}
+    planned: dict[tuple[str, str], PreparedTogether] = {}
     for entry in entries:
         try:
             if entry.library is None:
@@ -174,20 +184,20 @@ def _engine(
     network: Network | None,
     features: Features | None,
     team: Team,
-    planned: dict[tuple[str, str], Prepared],
+    planned: dict[tuple[str, str], PreparedTogether],
 ) -> Contestant:
     """Plan, unless a process by itself has that plan already."""
     case = entry.case
     part = None if features is None else features.part(0, case.features)
     have = planned.get((case.engine, case.mode)) if team.size == 1 else None
     if have is None or part is None:
-        prepared: Prepared = prepare_together(
+        prepared = prepare_together(
             team, network, part, engine=case.engine, mode=case.mode, threads=entry.threads
         )
         planned[case.engine, case.mode] = prepared
     else:
         prepared = have.planned_for(make_engine(case.engine, entry.threads), part)
-    return Contestant(entry, prepared.run)
+    return Contestant(entry, prepared.shape, prepared.run)
 
 
 def _rival(entry: Entry, network: Network, features: Features) -> Contestant:
@@ -204,7 +214,7 @@ def _rival(entry: Entry, network: Network, features: Features) -> Contestant:
     def run() -> Result:
         return _rival_result(rival, converted, network.n_edges, part.n_features, spent)
 
-    return Contestant(entry, run, lambda: threadpool_limits(entry.threads))
+    return Contestant(entry, network, run, lambda: threadpool_limits(entry.threads))
 
 
 def _rival_result(

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from spdnn.errors import DataError
 from spdnn.io.files import whole_file
+from spdnn.network import Network
 from spdnn.result import LayerCount, Result, categories_sha256
 from spdnn.sources import SourcedFeatures, SourcedNetwork
 from spdnn.truth import Check
@@ -75,6 +76,19 @@ class Case(NamedTuple):
     def network(self) -> str:
         """Its network, for people."""
         return f"{self.neurons} x {self.layers}"
+
+
+def case_of(network: Network, result: Result) -> Case:
+    """Say what a run was of, by what it says that it has done."""
+    return Case(
+        network.n_inputs,
+        network.n_layers,
+        result.engine,
+        result.mode,
+        result.ranks,
+        result.threads,
+        result.n_features,
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,14 +213,8 @@ def as_facts(
     columns = zip(*result.layers, strict=True)
     facts: dict[str, Any] = {
         "schema": SCHEMA,
-        "neurons": network.network.n_inputs,
-        "layers": network.network.n_layers,
-        "features": result.n_features,
+        **case_of(network.network, result)._asdict(),
         "edges": result.n_edges,
-        "engine": result.engine,
-        "mode": result.mode,
-        "ranks": result.ranks,
-        "threads": result.threads,
         "seconds": asdict(result.seconds),
         "runs": [{"inference": each.seconds.inference} for each in results],
         "edges_per_second": None if check.outcome == "failed" else result.edges_per_second,
@@ -245,18 +253,21 @@ def as_json(facts: dict[str, Any]) -> bytes:
     return (text + "\n").encode()
 
 
-def write_new(path: Path, facts: dict[str, Any]) -> None:
-    """Write a record, whole or not at all, where there is none.
+def write_new(folder: Path, facts: dict[str, Any]) -> Record:
+    """Write a record, whole or not at all, named by the case that its facts are of.
 
     Raises
     ------
     DataError
-        If there is one, or it cannot be written.
+        If there is such a record already, or it cannot be written.
     """
-    if path.exists():
-        raise DataError(f"cannot write {path}: there is a record already")
-    with whole_file(path) as file:
+    case = Case(*(facts[name] for name in Case._fields))
+    record = Record(facts, folder / case.file_name)
+    if record.path.exists():
+        raise DataError(f"cannot write {record.path}: there is a record already")
+    with whole_file(record.path) as file:
         file.write(as_json(facts))
+    return record
 
 
 def read(path: Path) -> Record:

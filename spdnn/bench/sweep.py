@@ -266,12 +266,9 @@ class _Bench:
         own_peaks = {n: peaks(n) for n in sorted({c.threads for c in cases if c.ranks == 1})}
         written = []
         for contestant in self.contestants:
-            case = contestant.entry.case
             facts = self._facts(contestant, judge)
-            facts["machine_peak"] = own_peaks.get(case.threads)
-            path = self.sweep.out / case.file_name
-            records.write_new(path, facts)
-            written.append(Record(facts, path))
+            facts["machine_peak"] = own_peaks.get(contestant.entry.case.threads)
+            written.append(records.write_new(self.sweep.out, facts))
         order = [entry.case for entry in self.entries]
         found = sorted([*self.kept, *written], key=lambda record: order.index(record.case))
         return [*found, *self.left_out]

@@ -7,13 +7,14 @@ what they have, even out numbers, or merge equal features.
 """
 
 from spdnn.distributed.course import Stops
-from spdnn.distributed.inference import prepare_together
+from spdnn.distributed.inference import PreparedTogether, prepare_together
 from spdnn.distributed.ranks import join
 from spdnn.distributed.team import PARTITIONS, Partition, Team, part_of
 
 __all__ = [
     "PARTITIONS",
     "Partition",
+    "PreparedTogether",
     "Stops",
     "Team",
     "join",

@@ -2,7 +2,6 @@
 
 import platform
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 from spdnn.distributed.course import NO_STOPS, Course, Stops
 from spdnn.distributed.team import Partition, Team, part_of
 from spdnn.engines import choose_mode, make_engine
-from spdnn.engines.base import Progress
+from spdnn.engines.base import Engine, Progress
 from spdnn.features import Features
 from spdnn.inference import Prepared, layer_counts
 from spdnn.network import Network
@@ -26,14 +25,48 @@ class PreparedTogether(Prepared):
     Attributes
     ----------
     team : Team
+    shape : Network
+        Its shape is enough.
     own : Features
-    new_course : callable
-        Makes this rank's course of a run.
+        This rank's part.
+    partition : {"contiguous", "interleaved"}
+    stops : Stops
     """
 
     team: Team
+    shape: Network
     own: Features
-    new_course: Callable[[], Course]
+    partition: Partition
+    stops: Stops
+
+    def new_course(self) -> Course:
+        """Make this rank's course of a run, from what is to be run now."""
+        return new_course(
+            self.team,
+            self.engine,
+            self.mode,
+            self.shape,
+            self.n_features,
+            self.partition,
+            self.stops,
+        )
+
+    def planned_for(self, engine: Engine, features: Features) -> "PreparedTogether":
+        """The same plan for another such engine, with other threads, and other features.
+
+        Only for a process by itself: `features` are all that are run.
+        """
+        started = time.perf_counter()
+        loaded = engine.load(self.plan, features)
+        seconds = replace(self.seconds, load=time.perf_counter() - started)
+        return replace(
+            self,
+            engine=engine,
+            loaded=loaded,
+            own=features,
+            n_features=features.n_features,
+            seconds=seconds,
+        )
 
     def run(self, *, activations: bool = False, progress: Progress | None = None) -> Result:
         """Run it together with the other ranks; activations are not gathered.
@@ -81,6 +114,20 @@ class PreparedTogether(Prepared):
             by_rank=tuple(by_rank) if team.size > 1 else (),
             resumed_after=course.resumed_after,
         )
+
+
+def new_course(
+    team: Team,
+    engine: Engine,
+    mode: str,
+    shape: Network,
+    n_features: int,
+    partition: Partition,
+    stops: Stops,
+) -> Course:
+    """Make a rank's course through the layers, for its part of all features."""
+    numbers = part_of(n_features, team.rank, team.size, partition)
+    return Course(team, engine, mode, shape, numbers, n_features, stops)
 
 
 def prepare_together(
@@ -132,9 +179,8 @@ def prepare_together(
     team.on_leaders(lambda: runner.compile(shape))
     team.on_others(lambda: runner.compile(shape))
     compiled = time.perf_counter()
-    numbers = part_of(n_features, team.rank, team.size, partition)
-    new_course = partial(Course, team, runner, mode, shape, numbers, n_features, stops)
-    new_course()  # has the ranks agree on what shapes plans, or take it from a checkpoint
+    # Has the ranks agree on what shapes plans, or take it from a checkpoint.
+    new_course(team, runner, mode, shape, n_features, partition, stops)
     plan = team.shared(lambda: plan_for(runner, network or shape, mode, plan_file))
     planned = time.perf_counter()
     loaded = team.on_all(lambda: runner.load(plan, own))
@@ -157,6 +203,8 @@ def prepare_together(
             total=ready - started,
         ),
         team,
+        shape,
         own,
-        new_course,
+        partition,
+        stops,
     )
