@@ -62,12 +62,15 @@ class KnownCategories:
     Attributes
     ----------
     sha256 : str
+    count : int
+        How many there are.
     is_published : bool
         Whether it is that of the published file; else the list was computed with this
         project's float64 reference (engine "scipy") from the recipes of weights and inputs.
     """
 
     sha256: str
+    count: int
     is_published: bool
 
 
@@ -82,11 +85,11 @@ _BY_REFERENCE = {
 
 CATEGORIES_SHA256 = {
     **{
-        (neurons, depth): KnownCategories(sha256, is_published=False)
+        (neurons, depth): KnownCategories(sha256, SIZES[neurons].categories, is_published=False)
         for neurons, sha256 in _BY_REFERENCE.items()
         for depth in DEPTHS
     },
-    (1024, 120): KnownCategories(_PUBLISHED_1024, is_published=True),
+    (1024, 120): KnownCategories(_PUBLISHED_1024, SIZES[1024].categories, is_published=True),
 }
 """What is known of the lists, by neurons and layers."""
 

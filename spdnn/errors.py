@@ -1,5 +1,8 @@
 """What can go wrong, as exceptions whose text is one clear line for the user."""
 
+INTERNAL_ERROR = 70
+"""Exit status of an error that no user has caused: EX_SOFTWARE of BSD's sysexits.h."""
+
 
 class SpdnnError(Exception):
     """Base of all errors that a user can cause or mend."""

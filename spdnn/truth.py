@@ -13,14 +13,20 @@ N_SHOWN = 5
 """Wrong categories that are named; of the others only the number."""
 
 
+Kind = Literal[
+    "list", "sha256 published", "sha256 computed", "reference", "sample", "count", "none"
+]
+
+
 @dataclass(frozen=True)
 class Check:
     """The judgement on a run.
 
     Attributes
     ----------
-    kind : {"list", "sha256 published", "sha256 computed", "reference", "count", "none"}
-        What the categories were compared with; "reference": with a run of the float64 reference.
+    kind : Kind
+        What the categories were compared with; "reference": with a run of the float64 reference
+        on all features, "sample": with one on some of them.
     outcome : {"passed", "failed", "none"}
         "none" where nothing proves them right or wrong: also where no more than their number
         is known, and it is right.
@@ -30,15 +36,15 @@ class Check:
         Path of the list of true categories, where there was one.
     """
 
-    kind: Literal["list", "sha256 published", "sha256 computed", "reference", "count", "none"]
+    kind: Kind
     outcome: Literal["passed", "failed", "none"]
     text: str
     source: str | None = None
 
 
-def check_nothing(result: Result) -> Check:
+def check_nothing(result: Result, reason: str = "no truth to compare them with") -> Check:
     """The judgement where there is nothing to compare with."""
-    text = f"{'check':<11}none: {result.live.size:,} categories, no truth to compare them with"
+    text = f"{'check':<11}none: {result.live.size:,} categories, {reason}"
     return Check("none", "none", text)
 
 
@@ -93,13 +99,21 @@ def check_official(result: Result, neurons: int, layers: int) -> Check:
             "which ones was not checked (give the list with --truth)"
         )
         return Check("count", "none", text)
-    kind: Literal["sha256 published", "sha256 computed"]
-    if known.is_published:
-        kind, name = "sha256 published", "the published list"
-    else:
-        kind, name = "sha256 computed", "the list computed with the float64 reference"
+    return _check_known(result, known, "CHALLENGE ")
+
+
+def check_digits(result: Result, known: challenge.KnownCategories) -> Check:
+    """Judge a run of an official network on all digits, whose categories are known."""
+    return _check_known(result, known, "")
+
+
+def _check_known(result: Result, known: challenge.KnownCategories, head: str) -> Check:
+    """Compare the sha256 of the whole list; `head` is what the verdict begins with."""
+    n = result.live.size
+    kind: Kind = "sha256 published" if known.is_published else "sha256 computed"
+    name = "published list" if known.is_published else "list computed with the float64 reference"
     if categories_sha256(result.categories) == known.sha256:
-        text = f"CHALLENGE PASSED: {n:,} categories, equal to {name} (by its sha256)"
+        text = f"{head}PASSED: {n:,} categories, equal to the {name} (by its sha256)"
         return Check(kind, "passed", text)
-    text = f"CHALLENGE FAILED: {n:,} categories, not the {n_true:,} of {name} (by its sha256)"
+    text = f"{head}FAILED: {n:,} categories, not the {known.count:,} of the {name} (by its sha256)"
     return Check(kind, "failed", text)

@@ -2,9 +2,9 @@
 
 import hashlib
 import json
-import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import scipy.sparse as sp
 
 from spdnn import Features, Layer, Network, infer
 from spdnn.cli.main import main
+from spdnn.engines.cpu import CpuEngine
 from spdnn.io import store
 from spdnn.result import categories_text
 from tests.makers import (
@@ -141,11 +142,82 @@ def test_as_many_but_other_categories_fail(capsys: pytest.CaptureFixture[str]) -
     assert "CHALLENGE FAILED" in capsys.readouterr().out
 
 
-def test_without_truth_nothing_is_claimed(capsys: pytest.CaptureFixture[str]) -> None:
-    for truth in ([], ["--truth", "none"]):
-        assert main([*BASE, *truth]) == 0
+def test_without_truth_the_reference_takes_a_sample(capsys: pytest.CaptureFixture[str]) -> None:
+    agree = "live features and activations agree with the float64 reference on"
+    for check, n in (
+        ([], 40),
+        (["--truth", "none"], 40),
+        (["--check", "reference"], 40),
+        (["--check", "reference:8"], 8),
+    ):
+        assert main([*BASE, *check]) == 0
         last = capsys.readouterr().out.splitlines()[-1]
-        assert last == f"check      none: {TRUE.size} categories, no truth to compare them with"
+        assert last == (
+            f"PASSED: {TRUE.size} categories; {agree} {n} of 40 features, spread over all"
+        )
+
+
+@pytest.mark.parametrize("options", [["--check", "none"], ["--engine", "scipy"]])
+def test_without_any_check_nothing_is_claimed(
+    options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*BASE, *options]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith(f"check      none: {TRUE.size} categories, ")
+
+
+def test_a_run_that_the_reference_contradicts_is_exit_status_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = CpuEngine.run
+
+    def wrong(self: Any, *given: Any, **named: Any) -> Any:
+        output = run(self, *given, **named)
+        return (
+            output
+            if output.state
+            else replace(
+                output,
+                live=output.live[1:],
+                activations=None if output.activations is None else output.activations[1:],
+            )
+        )
+
+    monkeypatch.setattr(CpuEngine, "run", wrong)
+    assert main([*BASE, "--json", "r.json"]) == 1
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith(f"FAILED: {TRUE.size - 1} categories; of 40 of 40 features")
+    assert last.endswith(f": {TRUE[0]}")
+    categories = json.loads(Path("r.json").read_text())["categories"]
+    assert (categories["truth"], categories["check"]) == ("failed", "sample")
+
+
+def test_a_reference_that_would_take_long_is_left_out_unless_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("spdnn.cli.check.SHORT_SECONDS", 0.0)
+    monkeypatch.setattr("spdnn.cli.check.LONG_SECONDS", 0.0)
+    assert main(BASE) == 0
+    assert "the reference takes more than 0 s (--check reference)" in capsys.readouterr().out
+    assert main([*BASE, "--check", "reference"]) == 0
+    assert "reference on 1 of 40 features" in capsys.readouterr().out
+
+
+def test_what_took_long_is_said_how_to_keep(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(BASE) == 0  # a second's work
+    assert "next time" not in capsys.readouterr().out
+    monkeypatch.setattr("spdnn.cli.run.WORTH_SECONDS", 0.0)
+    monkeypatch.setattr("spdnn.cli.run.WORTH_KEEPING", 0.0)
+    inputs = "next time  inputs kept as a store: spdnn data convert --inputs ... FILE.spdnn"
+    assert main(BASE) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert inputs in printed
+    assert "           the plan kept: --plan FILE" in printed
+    store.write_features(Path("f.spdnn"), FEATURES)
+    assert main([*with_option(BASE, "--inputs", "f.spdnn"), "--plan", "plan"]) == 0
+    assert "next time" not in capsys.readouterr().out
 
 
 def test_the_first_features_are_checked_against_their_part_of_the_truth(
@@ -230,7 +302,7 @@ def test_the_json_holds_all_facts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("truth", "word"), [("none", "none"), ("truth.tsv", "passed"), ("other.tsv", "failed")]
+    ("truth", "word"), [("none", "passed"), ("truth.tsv", "passed"), ("other.tsv", "failed")]
 )
 def test_the_json_says_how_the_check_went(truth: str, word: str) -> None:
     Path("other.tsv").write_bytes(b"39\n40\n")
@@ -280,7 +352,7 @@ def test_a_store_that_was_not_official_is_never_checked_by_itself(
     Path("truth.tsv").rename("data/neuron64-l3-categories.tsv")
     assert main(with_option(["run", "--neurons", "64", "--inputs", "inputs.tsv"],
                             "--weights", "n.spdnn")) == 0  # fmt: skip
-    assert "check      none" in capsys.readouterr().out
+    assert "with the float64 reference on 40 of 40" in capsys.readouterr().out
 
 
 def make_stores() -> None:
@@ -381,6 +453,27 @@ def test_a_mistake_is_one_line_and_status_2(
             [*BASE, "--json", "same", "--save-categories", "./same"],
             "--save-categories and --json would both write same",
         ),
+        ([*BASE, "--json", "f", "--plan", "f"], "--json and --plan would both write f"),
+        ([*BASE, "--tuning", "f", "--plan", "f"], "--plan and --tuning would both write f"),
+        (
+            [*BASE, "--save-categories", "inputs.tsv"],
+            "--save-categories would replace inputs.tsv, which --inputs is read from",
+        ),
+        (
+            [*BASE, "--json", "weights/n64-l1.tsv"],
+            "--json would replace weights/n64-l1.tsv, which --weights is read from",
+        ),
+        (
+            [*BASE, "--truth", "truth.tsv", "--save-categories", "truth.tsv"],
+            "--save-categories would replace truth.tsv, which --truth is read from",
+        ),
+        (
+            [*BASE, "--truth", "truth.tsv", "--check", "reference"],
+            "--truth truth.tsv is what to judge the run by: leave out --check",
+        ),
+        ([*BASE, "--check", "list"], "'list' is none of auto, none, reference, reference:COUNT"),
+        ([*BASE, "--check", "reference:0"], "'0' is not a whole number from 1"),
+        ([*BASE, "--check", "none:3"], "'none:3' is none of"),
     ],
 )
 def test_a_mistaken_command_is_one_line_and_status_2(
@@ -403,6 +496,22 @@ def test_outputs_that_cannot_be_written_are_refused_before_any_work(
     other_mode = [*BASE, "--engine", "scipy", "--mode", "merge"]
     assert "engine scipy has no mode merge" in failure(other_mode, capsys)
     assert "nowhere" in failure([*BASE, "--truth", "nowhere"], capsys)
+
+
+def test_what_was_found_in_the_data_folder_is_not_replaced(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("data").mkdir()
+    kept = Path("inputs.tsv").rename("data/sparse-images-64.tsv")
+    arguments = [word for word in BASE if word not in ("--inputs", "inputs.tsv")]
+    text = failure([*arguments, "--save-categories", str(kept)], capsys)
+    assert "would replace data/sparse-images-64.tsv, which --inputs is read from" in text
+    assert kept.read_bytes() == triples_text(FEATURES.to_csr())
+
+
+def test_a_new_file_in_a_folder_that_is_read_is_no_harm() -> None:
+    assert main([*BASE, "--json", "weights/r.json"]) == 0
+    assert json.loads(Path("weights/r.json").read_text())["neurons"] == 64
 
 
 def test_a_failed_run_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -452,21 +561,3 @@ def test_the_program_passes_on_its_exit_status() -> None:
         done = program(*BASE, "--engine", "scipy", "--truth", truth, stdout=subprocess.DEVNULL)
         assert done.returncode == status
         assert done.stderr.count("\n") == (status == 2)
-
-
-def test_a_reader_that_leaves_causes_no_traceback() -> None:
-    reader, writer = os.pipe()
-    os.close(reader)
-    try:
-        done = program("info", stdout=writer)
-    finally:
-        os.close(writer)
-    assert (done.returncode, done.stderr) == (2, "")
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
-def test_a_full_disk_behind_the_output_is_one_line() -> None:
-    with open("/dev/full", "w") as full:
-        done = program("info", stdout=full)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "No space left on device" in done.stderr

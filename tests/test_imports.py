@@ -21,6 +21,7 @@ ROOMS = {
     "spdnn": 6,  # the package itself: the public names
     "spdnn.mlp": 6,
     "spdnn.prediction": 5,
+    "spdnn.reference_check": 5,
     "spdnn.inference": 5,
     "spdnn.plan_files": 5,
     "spdnn.tuning_files": 5,

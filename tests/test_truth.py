@@ -1,10 +1,12 @@
 import json
+import re
 
 import numpy as np
 import pytest
 
 from spdnn import challenge
 from spdnn.cli.main import main
+from spdnn.recipes import digits
 from spdnn.result import Result, Seconds, categories_sha256
 from spdnn.truth import check_list, check_nothing, check_official
 
@@ -15,7 +17,8 @@ def result_of(categories):
 
 
 def known(monkeypatch, categories, *, is_published):
-    entry = challenge.KnownCategories(categories_sha256(categories), is_published)
+    sha256 = categories_sha256(categories)
+    entry = challenge.KnownCategories(sha256, len(categories), is_published)
     monkeypatch.setitem(challenge.CATEGORIES_SHA256, (1024, 120), entry)
 
 
@@ -62,7 +65,7 @@ def test_without_a_list_the_known_sha256_decides(monkeypatch, is_published, kind
     assert check.text == f"CHALLENGE PASSED: 3 categories, equal to {words} (by its sha256)"
     check = check_official(result_of([2, 5, 8]), 1024, 120)
     assert (check.kind, check.outcome) == (kind, "failed")
-    assert check.text.startswith("CHALLENGE FAILED")
+    assert check.text == f"CHALLENGE FAILED: 3 categories, not the 3 of {words} (by its sha256)"
 
 
 def test_a_right_count_is_called_a_count_and_is_no_pass(monkeypatch):
@@ -156,16 +159,31 @@ def test_a_failed_sha256_is_exit_status_1(official_run, inputs, monkeypatch, cap
     assert "CHALLENGE FAILED" in capsys.readouterr().out
 
 
-def test_a_depth_that_is_not_official_is_not_checked(official_run, inputs):
-    status, categories = official_run(1024, 6, inputs)
-    assert (status, categories["check"]) == (0, "none")
-
-
-def test_a_part_of_the_inputs_is_not_checked_without_a_list(official_run, inputs):
-    status, categories = official_run(1024, 120, inputs, "--features", "100")
-    assert (status, categories["check"]) == (0, "none")
+@pytest.mark.parametrize(
+    ("layers", "options"), [(6, []), (120, ["--features", "100"]), (120, ["--truth", "none"])]
+)
+def test_where_nothing_is_known_the_reference_takes_a_sample(
+    layers, options, official_run, inputs, capsys
+):
+    status, categories = official_run(1024, layers, inputs, *options)
+    assert (status, categories["check"], categories["truth"]) == (0, "sample", "passed")
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert re.search(r"agree with the float64 reference on [\d,]+ of [\d,]+ features", last)
 
 
 def test_no_check_is_made_where_none_is_asked_for(official_run, inputs):
-    status, categories = official_run(1024, 120, inputs, "--truth", "none")
+    status, categories = official_run(1024, 120, inputs, "--check", "none")
     assert (status, categories["truth"]) == (0, "none")
+
+
+def test_the_digits_have_known_categories_too(official_run, capsys):
+    status, categories = official_run(1024, 120, "digits")
+    assert (status, categories["check"]) == (0, "sha256 computed")
+    printed = capsys.readouterr().out
+    assert printed.splitlines()[-1].startswith("PASSED: 10,590 categories, equal to the list")
+    assert "the official images: spdnn data fetch images" in printed
+
+
+def test_other_digits_than_those_have_none(official_run, monkeypatch):
+    monkeypatch.setitem(digits.NONZEROS, 1024, 1)
+    assert official_run(1024, 120, "digits")[1]["check"] == "sample"

@@ -3,7 +3,7 @@
 import argparse
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,6 +12,7 @@ import numpy as np
 from spdnn.engines import ENGINES, MODES
 from spdnn.engines.base import Engine
 from spdnn.errors import DataError
+from spdnn.io.files import replaces_file
 from spdnn.sources import FOLDER_VARIABLE, OFFICIAL, Cap, default_folder
 from spdnn.tuning_files import require_tunable
 
@@ -170,6 +171,39 @@ def add_data_folder(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def require_apart(
+    outputs: Mapping[str, Path | None], inputs: Mapping[str, str | Path | None]
+) -> None:
+    """Check, before any work, that no output replaces another one, or an input.
+
+    Parameters
+    ----------
+    outputs, inputs : mapping
+        By what the user calls them, such as an option's name; None where there is none. Devices,
+        pipes and standard streams may be named as often as wanted.
+
+    Raises
+    ------
+    DataError
+        Naming both, if a file would be lost.
+    """
+    taken: dict[str, str] = {}
+    for name, path in outputs.items():
+        if path is None or not replaces_file(path):
+            continue
+        place = os.path.realpath(path)
+        if place in taken:
+            raise DataError(f"{taken[place]} and {name} would both write {path}")
+        taken[place] = name
+        for other, source in inputs.items():
+            if source is None:
+                continue
+            read = os.path.realpath(source)
+            # A new file in a folder that is read replaces nothing.
+            if place == read or (path.exists() and Path(place).is_relative_to(read)):
+                raise DataError(f"{name} would replace {path}, which {other} is read from")
+
+
 def writable(path: Path) -> Path:
     """Check, before any work, that a file can be written there.
 
@@ -181,11 +215,14 @@ def writable(path: Path) -> Path:
     try:
         if path.is_dir():
             raise DataError(f"cannot write {path}: it is a folder")
-        folder = Path(os.path.realpath(path)).parent
-        if not folder.is_dir():
-            raise DataError(f"cannot write {path}: there is no folder {folder}")
+        place = path
+        if replaces_file(path):
+            place = Path(os.path.realpath(path)).parent
+            if not place.is_dir():
+                raise DataError(f"cannot write {path}: there is no folder {place}")
+        is_allowed = os.access(place, os.W_OK)
     except OSError as error:  # a name that is too long
         raise DataError(f"cannot write {path}: {error.strerror or error}") from error
-    if not os.access(folder, os.W_OK):
-        raise DataError(f"cannot write {path}: no permission to write into {folder}")
+    if not is_allowed:
+        raise DataError(f"cannot write {path}: no permission to write into {place}")
     return path

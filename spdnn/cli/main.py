@@ -1,19 +1,21 @@
 """The command ``spdnn``: its parser, and the one place where errors become a line.
 
 Exit status: 0 done and passed, 1 a check failed, 2 a user's mistake or a machine that
-cannot, 130 interrupted.
+cannot, 70 an error of the program's own, 130 interrupted.
 """
 
 import argparse
 import os
 import re
 import sys
+import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
 from spdnn.cli import bench, compare, data, info, predict, report, run
-from spdnn.errors import ElsewhereError, SpdnnError, user_text
+from spdnn.cli.streams import prepare_streams
+from spdnn.errors import INTERNAL_ERROR, ElsewhereError, SpdnnError, user_text
 from spdnn.launcher import launched_rank
 from spdnn.provenance import own_version
 
@@ -55,8 +57,8 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
-    parsed = make_parser().parse_args(arguments)
     try:
+        parsed = make_parser().parse_args(arguments)
         status: int = parsed.command(parsed)
         sys.stdout.flush()
     except ElsewhereError:
@@ -69,6 +71,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("spdnn: interrupted", file=sys.stderr)
         return 130
+    except Exception as error:
+        # Not Python's own status 1, which would say that categories are wrong.
+        traceback.print_exc()
+        kind = type(error).__name__
+        print(f"spdnn: internal error ({kind}): this is a bug, please report it", file=sys.stderr)
+        return INTERNAL_ERROR
     return status
 
 
@@ -81,6 +89,7 @@ def _give_up_output(status: int) -> int:
 
 def entry() -> NoReturn:
     """Run as a program."""
+    prepare_streams()
     sys.exit(main())
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spdnn.cli.arguments import add_engine, add_tuning, refuse_tuning, writable
+from spdnn.cli.arguments import add_engine, add_tuning, refuse_tuning, require_apart, writable
 from spdnn.cli.progress import progress_bar
 from spdnn.cli.sources import add_sources, as_rows, open_sources, source_rows
 from spdnn.engines import choose_mode, make_engine
@@ -57,6 +57,14 @@ def run(arguments: argparse.Namespace) -> int:
     for path in (arguments.out, arguments.scores):
         if path is not None:
             writable(path)
+    require_apart(
+        {"--out": arguments.out, "--scores": arguments.scores, "--tuning": arguments.tuning},
+        {
+            "--weights": arguments.weights,
+            "--inputs": arguments.inputs,
+            "--labels": arguments.labels,
+        },
+    )
     engine = make_engine(arguments.engine, arguments.threads, arguments.device)
     choose_mode(engine, arguments.mode)
     if arguments.tuning is not None:
@@ -77,12 +85,6 @@ def run(arguments: argparse.Namespace) -> int:
             tuning_file=arguments.tuning,
             progress=progress,
         )
-    if arguments.out is not None:
-        with whole_file(arguments.out) as file:
-            file.write("".join(f"{each}\n" for each in predicted.classes.tolist()).encode())
-    if arguments.scores is not None:
-        with whole_file(arguments.scores) as file:
-            np.save(file, predicted.scores)
     seconds = with_reading(predicted.result, read, time.perf_counter() - started).seconds
     result = predicted.result
     rows = [
@@ -95,8 +97,21 @@ def run(arguments: argparse.Namespace) -> int:
         ("live", f"{result.live.size:,} of {result.n_features:,} features after the last layer"),
         *_class_rows(predicted, labels),
     ]
-    print(as_rows(rows))
+    try:
+        print(as_rows(rows))
+    finally:  # what was asked for is written though nobody reads what is printed
+        _write(arguments, predicted)
     return 0
+
+
+def _write(arguments: argparse.Namespace, predicted: Prediction) -> None:
+    """Write the files that were asked for."""
+    if arguments.out is not None:
+        with whole_file(arguments.out) as file:
+            file.write("".join(f"{each}\n" for each in predicted.classes.tolist()).encode())
+    if arguments.scores is not None:
+        with whole_file(arguments.scores) as file:
+            np.save(file, predicted.scores)
 
 
 def _fitting(

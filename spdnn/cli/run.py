@@ -1,32 +1,43 @@
 """``spdnn run``: read a network and features, run them, check the categories, say how fast."""
 
 import argparse
-import os
 import time
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from spdnn import provenance
 from spdnn.bench.records import as_facts, as_json
-from spdnn.challenge import DEPTHS, FEATURES
-from spdnn.cli.arguments import add_engine, add_tuning, factor, positive, refuse_tuning, writable
+from spdnn.challenge import FEATURES
+from spdnn.cli.arguments import (
+    add_engine,
+    add_tuning,
+    factor,
+    positive,
+    refuse_tuning,
+    require_apart,
+    writable,
+)
+from spdnn.cli.check import Judge, add_check, choose_judge, refuse_check
 from spdnn.cli.progress import progress_bar
 from spdnn.cli.sources import add_sources, as_rows, open_sources, source_rows
 from spdnn.distributed import PARTITIONS, Stops, Team, join, prepare_together
 from spdnn.engines import choose_mode, make_engine
-from spdnn.errors import DataError, DeviceError
+from spdnn.errors import DeviceError
 from spdnn.inference import with_reading
+from spdnn.io import store
 from spdnn.io.checkpoint import remove_checkpoint
 from spdnn.io.files import whole_file
 from spdnn.memory import peak_bytes
 from spdnn.network import Network
 from spdnn.result import Result, categories_text
-from spdnn.sources import SourcedFeatures, SourcedNetwork, find_truth, read_truth
-from spdnn.truth import Check, check_list, check_nothing, check_official
+from spdnn.sources import DIGITS, SourcedFeatures, SourcedNetwork
+from spdnn.truth import Check
 
-NONE = "none"
+WORTH_KEEPING = 3.0
+"""Times the inference: a phase that takes longer, and `WORTH_SECONDS`, is worth a hint."""
+
+WORTH_SECONDS = 1.0
+
 MERGE_NOTE = "the rate counts every edge for every feature, not the work that was left to do"
 
 
@@ -41,7 +52,7 @@ def add_parser(commands: Any) -> None:
         ),
     )
     add_sources(parser)
-    parser.add_argument("--truth", metavar="PATH|none", help="the true categories, one a line")
+    add_check(parser)
     add_engine(parser)
     parser.add_argument(
         "--plan",
@@ -111,7 +122,16 @@ def _run(
     """Do it as one of a team; the exit status is known to rank 0."""
     team.on_first(lambda: _refuse_early(arguments, team.size))
     network, features = team.on_leaders(lambda: open_sources(arguments)) or (None, None)
-    check = team.on_first(lambda: _make_check(arguments, network, features))
+
+    def choose() -> Judge:
+        assert network is not None
+        assert features is not None
+        judge, truth = choose_judge(arguments, network, features)
+        # Once more, with what was found in the data folder.
+        _refuse_same(arguments, network.source, features.source, truth)
+        return judge
+
+    judge = team.on_first(choose)
     read = time.perf_counter() - started
     with progress_bar("inference", is_shown=team.is_first) as progress:
         prepared = prepare_together(
@@ -128,42 +148,57 @@ def _run(
             stops=Stops(arguments.checkpoint, arguments.checkpoint_every, arguments.rebalance),
         )
         result = prepared.run(progress=progress)
+    engine, plan = prepared.engine, prepared.plan
+    del prepared  # and with it the inputs, which on a GPU leave room for a check's
 
     def report() -> int:
         assert network is not None
         assert features is not None
-        assert check is not None
-        if arguments.save_categories is not None:
-            with whole_file(arguments.save_categories) as file:
-                file.write(categories_text(result.categories))
+        assert judge is not None
         whole = with_reading(result, read, time.perf_counter() - started)
-        verdict = check(whole)
-        if arguments.json is not None:
-            record = as_facts(network, features, [whole], verdict)
-            record["peak_memory"] = peak_bytes()
-            record["provenance"] = facts | {"mpi": team.library}
-            with whole_file(arguments.json) as file:
-                file.write(as_json(record))
-        print(as_text(network, features, whole))
-        print(verdict.text)
+        check = judge(whole, engine, plan)
+        try:
+            rows = [*run_rows(network, features, whole), *_hint_rows(arguments, features, whole)]
+            print(as_rows(rows))
+            print(check.text)
+        finally:  # what was asked for is written though nobody reads what is printed
+            _write(arguments, network, features, whole, check, facts | {"mpi": team.library})
         if arguments.checkpoint is not None:
             remove_checkpoint(arguments.checkpoint)
-        return 1 if verdict.outcome == "failed" else 0
+        return 1 if check.outcome == "failed" else 0
 
     return team.on_first(report)
+
+
+def _write(
+    arguments: argparse.Namespace,
+    network: SourcedNetwork,
+    features: SourcedFeatures,
+    result: Result,
+    check: Check,
+    facts: dict[str, Any],
+) -> None:
+    """Write the files that were asked for; `facts` are the provenance."""
+    if arguments.save_categories is not None:
+        with whole_file(arguments.save_categories) as file:
+            file.write(categories_text(result.categories))
+    if arguments.json is not None:
+        record = as_facts(network, features, [result], check)
+        record["peak_memory"] = peak_bytes()
+        record["provenance"] = facts
+        with whole_file(arguments.json) as file:
+            file.write(as_json(record))
 
 
 def _refuse_early(arguments: argparse.Namespace, ranks: int) -> None:
     """Find, before any work, what would fail after it: outputs, truth, engine and mode."""
     if arguments.plan is not None and not arguments.plan.exists():
         writable(arguments.plan)
-    outputs = [path for path in (arguments.save_categories, arguments.json) if path is not None]
-    for path in outputs:
-        writable(path)
-    if len(outputs) == 2 and os.path.realpath(outputs[0]) == os.path.realpath(outputs[1]):
-        raise DataError(f"--save-categories and --json would both write {outputs[0]}")
-    if arguments.truth not in (None, NONE):
-        read_truth(arguments.truth)
+    for path in (arguments.save_categories, arguments.json):
+        if path is not None:
+            writable(path)
+    _refuse_same(arguments, arguments.weights, arguments.inputs, arguments.truth)
+    refuse_check(arguments)
     engine = make_engine(arguments.engine, arguments.threads, arguments.device)
     choose_mode(engine, arguments.mode)
     if arguments.tuning is not None:
@@ -174,26 +209,38 @@ def _refuse_early(arguments: argparse.Namespace, ranks: int) -> None:
         )
 
 
-def _make_check(
-    arguments: argparse.Namespace,
-    network: SourcedNetwork | None,
-    features: SourcedFeatures | None,
-) -> Callable[[Result], Check]:
-    """Choose what to judge the run by, before it starts: a list is read first of all."""
-    assert network is not None
-    assert features is not None
-    neurons, layers = network.network.n_inputs, network.network.n_layers
-    is_official = network.is_official and features.is_official
-    source: str | None = arguments.truth
-    if source is None and is_official:
-        source = find_truth(arguments.data, neurons, layers)
-    if source is not None and source != NONE:
-        # Cut only where fewer features were asked for: inputs that end early are a failure.
-        truth = read_truth(source, arguments.features)
-        return partial(check_list, truth=truth, source=source, count=arguments.features)
-    if source is None and is_official and layers in DEPTHS and len(features.features) == FEATURES:
-        return partial(check_official, neurons=neurons, layers=layers)
-    return check_nothing
+def _refuse_same(
+    arguments: argparse.Namespace, weights: str | None, inputs: str | None, truth: str | None
+) -> None:
+    """Refuse outputs that would replace one another, or what is read."""
+    outputs = {
+        "--save-categories": arguments.save_categories,
+        "--json": arguments.json,
+        "--plan": arguments.plan,
+        "--tuning": arguments.tuning,
+        "--checkpoint": arguments.checkpoint,
+    }
+    require_apart(outputs, {"--weights": weights, "--inputs": inputs, "--truth": truth})
+
+
+def _hint_rows(
+    arguments: argparse.Namespace, features: SourcedFeatures, result: Result
+) -> list[tuple[str, str]]:
+    """What would save the user time, or get the true inputs, the next time."""
+    seconds, neurons = result.seconds, features.features.n_neurons
+    worth = max(WORTH_KEEPING * seconds.inference, WORTH_SECONDS)
+    hints = []
+    if features.source == DIGITS:
+        hints.append("the official images: spdnn data fetch images")
+    elif seconds.read > worth and Path(features.source).suffix != store.SUFFIX:
+        if features.is_official and len(features.features) == FEATURES:
+            hints.append(f"inputs kept as a store: spdnn data make inputs --neurons {neurons}")
+        else:
+            hints.append("inputs kept as a store: spdnn data convert --inputs ... FILE.spdnn")
+    engine = make_engine(result.engine)
+    if seconds.plan > worth and arguments.plan is None and engine.plan_class is not None:
+        hints.append("the plan kept: --plan FILE")
+    return [("next time" if number == 0 else "", hint) for number, hint in enumerate(hints)]
 
 
 def _rank_rows(result: Result) -> list[tuple[str, str]]:
@@ -231,11 +278,13 @@ def _device_rows(result: Result) -> list[tuple[str, str]]:
     return [(f"  {name}", f"{part:10.3f} s") for name, part in parts]
 
 
-def as_text(network: SourcedNetwork, features: SourcedFeatures, result: Result) -> str:
-    """The block of facts at the end of a run."""
+def run_rows(
+    network: SourcedNetwork, features: SourcedFeatures, result: Result
+) -> list[tuple[str, str]]:
+    """The block of facts at the end of a run, as rows."""
     seconds = result.seconds
     plural = "" if result.threads == 1 else "s"
-    rows = [
+    return [
         *source_rows(network, features),
         ("engine", f"{result.engine}, mode {result.mode}, {result.threads} thread{plural}"),
         *_rank_rows(result),
@@ -258,4 +307,3 @@ def as_text(network: SourcedNetwork, features: SourcedFeatures, result: Result) 
         *((("", MERGE_NOTE),) if result.mode == "merge" else ()),
         ("live", f"{result.live.size:,} of {result.n_features:,} features after the last layer"),
     ]
-    return as_rows(rows)

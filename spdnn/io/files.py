@@ -3,6 +3,7 @@
 import os
 import secrets
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -11,13 +12,43 @@ from typing import BinaryIO
 from spdnn.errors import DataError
 
 
+def replaces_file(path: Path) -> bool:
+    """Whether writing there makes or replaces a regular file.
+
+    If not, it is a device, a pipe, or where this process's standard output or error goes, by
+    whatever name: such as ``/dev/stdout`` where that was redirected into a file.
+    """
+    return not path.exists() or (path.is_file() and _standard_stream(path) is None)
+
+
+def _standard_stream(path: Path) -> int | None:
+    """Descriptor of standard output or error, if the path is that of what it writes to."""
+    there = os.stat(path)
+    for descriptor in (1, 2):
+        with suppress(OSError):  # it is closed
+            if os.path.samestat(there, os.fstat(descriptor)):
+                return descriptor
+    return None
+
+
+def _opened(path: Path) -> BinaryIO:
+    """Open what is no regular file, or a standard stream behind what it has written so far."""
+    descriptor = _standard_stream(path)
+    if descriptor is None:
+        return open(path, "wb")
+    stream = sys.stdout if descriptor == 1 else sys.stderr
+    if stream is not None:
+        stream.flush()
+    return open(os.dup(descriptor), "wb")
+
+
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
     """Open a file for writing that appears under `path` only once it is complete.
 
     It is written beside `path` under another name and renamed at the end; if anything
-    goes wrong it is removed and what stood at `path` before stays. A link is followed. What is
-    there and no file, such as ``/dev/null`` or a pipe, is written to as it is.
+    goes wrong it is removed and what stood at `path` before stays. A link is followed. A
+    device, a pipe and a standard stream are written to as they are.
 
     Raises
     ------
@@ -25,8 +56,8 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         If it cannot be written (no folder, no permission, disk full).
     """
     try:
-        if path.exists() and not path.is_file():
-            with open(path, "wb") as file:
+        if not replaces_file(path):
+            with _opened(path) as file:
                 yield file
             return
         target = Path(os.path.realpath(path))

@@ -8,10 +8,25 @@ Source: E. Alpaydin, C. Kaynak, "Optical Recognition of Handwritten Digits", UCI
 import numpy as np
 import numpy.typing as npt
 
+from spdnn.challenge import DEPTHS, FEATURES, KnownCategories
 from spdnn.errors import DataError
 from spdnn.features import Features
 from spdnn.recipes.images import enlarge
 from spdnn.recipes.mnist import image_side
+
+NONZEROS = {1024: 12085581}
+"""Of 60000 features, by neurons: other digits than these have other categories."""
+
+CATEGORIES = {
+    (1024, depth): KnownCategories(
+        "14bfb79a4d179091b24c2f518d5a676b7df5dfacdd45b6afe7efa2b14ec4b97f",
+        10590,
+        is_published=False,
+    )
+    for depth in DEPTHS
+}
+"""Of an official network on 60000 features, by neurons and layers: computed with this project's
+float64 reference, the same after each of the depths."""
 
 LARGEST_SHIFT = 3
 """Pixels of a 32 x 32 image; larger images shift in proportion."""
@@ -51,6 +66,14 @@ def digit_features(neurons: int, features: int) -> Features:
     )
     indices = np.concatenate([part.indices for part in rounds] or [base.indices[:0]])
     return Features(neurons, indptr, indices).part(0, features)
+
+
+def known_categories(features: Features, layers: int) -> KnownCategories | None:
+    """What is known of the official network's categories on these digits, if anything is."""
+    neurons = features.n_neurons
+    if (features.n_features, features.n_nonzeros) != (FEATURES, NONZEROS.get(neurons)):
+        return None
+    return CATEGORIES.get((neurons, layers))
 
 
 def _shifts(step: int) -> list[tuple[int, int]]:

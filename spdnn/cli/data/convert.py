@@ -11,6 +11,7 @@ from spdnn.cli.arguments import (
     add_network_size,
     add_reading,
     count,
+    require_apart,
     writable,
 )
 from spdnn.cli.progress import progress_bar
@@ -54,6 +55,8 @@ def convert(arguments: argparse.Namespace) -> int:
     writers = _FEATURE_WRITERS if arguments.weights is None else NETWORK_WRITERS
     require_writer(target, writers)
     writable(target)
+    sources = {"--weights": arguments.weights, "--inputs": arguments.inputs}
+    require_apart({"the target": target}, sources)
     facts = _convert_network(arguments) if arguments.weights else _convert_features(arguments)
     print(said_of(target, facts))
     return 0
@@ -68,7 +71,12 @@ def require_writer(target: Path, writers: Mapping[str, Any]) -> None:
 
 def said_of(target: Path, facts: str) -> str:
     """What was written, for people."""
-    files = [target] if target.is_file() else sorted(target.iterdir())
+    if target.is_dir():
+        files = sorted(target.iterdir())
+    elif target.is_file():
+        files = [target]
+    else:  # a device or a pipe
+        return f"{target}: {facts}"
     return f"{target}: {facts}, {sum(file.stat().st_size for file in files) / 2**20:.1f} MiB"
 
 

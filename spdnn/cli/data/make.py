@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from spdnn import challenge
-from spdnn.cli.arguments import add_data_folder, positive
+from spdnn.cli.arguments import add_data_folder, positive, require_apart
 from spdnn.cli.data import radixnet
 from spdnn.cli.progress import progress_bar
 from spdnn.errors import DataError
@@ -83,18 +83,20 @@ def make_inputs(arguments: argparse.Namespace) -> int:
     """Write the official inputs."""
     neurons = arguments.neurons
     folder = _data_folder(arguments)
+    target = folder / challenge.inputs_file(neurons)
+    if not arguments.tsv:
+        target = target.with_suffix(store.SUFFIX)
+    require_apart({"the target": target}, {"--images": arguments.images})
     images = arguments.images or find_images(folder)
     if images is None:
         with progress_bar("images") as progress:
             images = images_file(folder, progress)
     with progress_bar("inputs") as progress:
         features = official_features(images, neurons, progress)
-    target: Path = folder / challenge.inputs_file(neurons)
     with progress_bar("write") as progress:
         if arguments.tsv:
             tsv_writer.write_inputs(target, features, progress)
         else:
-            target = target.with_suffix(store.SUFFIX)
             store.write_features(target, features, is_official=True)
     print(f"{target}: {features.n_features:,} features, {features.n_nonzeros:,} non-zeros")
     return 0

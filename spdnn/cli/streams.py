@@ -1,0 +1,31 @@
+"""The standard streams, made fit to be written to whatever the caller has done with them."""
+
+import io
+import os
+import sys
+
+STREAMS = ("stdin", "stdout", "stderr")
+"""Their names in `sys`, by file descriptor."""
+
+
+def prepare_streams() -> None:
+    """Open streams that were closed, and let streams write what their encoding cannot say.
+
+    Some schedulers start programs with closed streams. Python then has None in their place, and the
+    next file that is opened takes the free descriptor: what a library writes to standard
+    error would end up in that file. So each closed one is opened on the null device.
+
+    A character that the encoding of a stream does not have, in a path for example, is written as
+    its code instead of being an error.
+    """
+    for descriptor, name in enumerate(STREAMS):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
+        if getattr(sys, name) is None:
+            mode = "w" if descriptor else "r"
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 (for as long as we run)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
