@@ -21,7 +21,7 @@ def test_every_kernel_is_among_them() -> None:
     kinds = {re.split(r" \d| with", name)[0] for name in VARIANTS}
     assert kinds == {
         "grouped", "staged", "resident", "load", "list carried",
-        "hash features", "propose", "confirm", "unite",
+        "hash features", "propose", "confirm", "unite", "look for overflow",
     }  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from spdnn.errors import DataError
 from spdnn.features import Features
 from spdnn.network import Network
 from spdnn.state import State
@@ -159,7 +160,19 @@ class Engine(Protocol):
         ------
         DeviceError
             If the work does not fit into memory.
+        DataError
+            If activations after the last layer are not finite, or an earlier layer's without a
+            cap were not, so that results would be wrong.
         """
+
+
+def overflow(feature: int) -> DataError:
+    """Make the error for a feature, counted from 0, with activations that are not finite."""
+    return DataError(
+        f"feature {feature + 1} has activations beyond what the engine's numbers hold, in the last "
+        "layer or before: take smaller weights or inputs, give layers a cap (ymax), or take engine "
+        "scipy, which computes in float64"
+    )
 
 
 def count_edges(

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from spdnn.engines.base import NO_FACTS, Output, Progress
+from spdnn.engines.base import NO_FACTS, Output, Progress, overflow
 from spdnn.engines.calibrate import measured_costs
 from spdnn.engines.columns import Columns, aligned_empty, from_rows, joined
 from spdnn.engines.duplicates import Duplicates
@@ -393,6 +393,7 @@ class _Run:
             first,
             self.neurons[first],
             self.neurons[end] if keeps else 0,
+            self.neurons[end] if end == self.plan.n_layers else 0,
             has_codes,
             width,
         )
@@ -481,12 +482,14 @@ class _Run:
         take = partial(take_tiles, self.plan.arrays, work, source, *span, room, kept)
         try:
             waiting = [self.pool.submit(take, member) for member in others]
-            n, n_numbers = take(leader)
+            n, n_numbers, not_finite = take(leader)
             for member in waiting:
                 member.result()
         except BaseException:
             break_up(leader)
             raise
+        if not_finite >= 0:
+            raise overflow(self._number_of(not_finite))
         # Given back: what dead features would have taken.
         kept.numbers.resize(n_numbers + LANES, refcheck=False)
         columns = Columns(
@@ -498,6 +501,12 @@ class _Run:
             [kept.numbers],
         )
         return columns, room.counts
+
+    def _number_of(self, feature: int) -> int:
+        """What the caller of the engine calls a feature of this run."""
+        if isinstance(self.start, State):
+            return int(self.start.ids[np.flatnonzero(self.start.rows == feature)[0]])
+        return feature
 
     def _tiles(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
         """Two tiles that belong to the calling thread, each a row longer than needed."""

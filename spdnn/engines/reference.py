@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.sparse as sp
 
-from spdnn.engines.base import NO_FACTS, Output, Progress, count_edges
+from spdnn.engines.base import NO_FACTS, Output, Progress, count_edges, overflow
 from spdnn.errors import PlanError
 from spdnn.features import Features
 from spdnn.network import Layer, Network, may_drop_after
@@ -69,6 +69,9 @@ class ReferenceEngine:
         n_live = np.zeros(network.n_layers, dtype=np.int64)
         for number in range(first, end):
             y = next_features(y, network.layers[number])
+            if not np.isfinite(y.data).all():
+                wrong = np.flatnonzero(~np.isfinite(y.data))[0]
+                raise overflow(int(ids[np.searchsorted(y.indptr, wrong, side="right") - 1]))
             n_live[number] = np.count_nonzero(np.diff(y.indptr))
             if progress is not None:
                 progress((number + 1 - first) / (end - first))
@@ -98,6 +101,9 @@ def next_features(y: sp.csr_array, layer: Layer) -> sp.csr_array:
     else:
         z.eliminate_zeros()
         z.data += bias[z.indices]
+    if layer.ymax is None:
+        with np.errstate(invalid="ignore"):
+            z.data += 0 * z.data  # NaN where a sum is not finite: nothing after it may hide it
     if layer.activation == "relu":
         z.data = np.clip(z.data, 0.0, layer.ymax)
     z.eliminate_zeros()

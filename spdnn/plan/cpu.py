@@ -31,7 +31,7 @@ from spdnn.work import Work
     N_OUTPUTS,
     BIAS_START,
     IS_RELU,
-    TESTS_NONZERO,
+    TESTS,
     MAY_DROP,
     LAYER,
     PART,
@@ -40,6 +40,10 @@ from spdnn.work import Work
 
 NO_LAYER = -1
 """In column LAYER: a step that ends no layer."""
+
+NONZERO, FINITE = 1, 2
+"""Bits of column TESTS: the bias is added only where the sum is not zero; a sum that is not finite
+becomes NaN, which no later layer hides (where there is no cap, so that it would be wrong)."""
 
 WHOLE, CHUNKS, ROWS, FINISH = range(4)
 """In column PART. A layer with long outputs is three steps that write to one tile: the chunks of
@@ -59,8 +63,8 @@ class PlanArrays(NamedTuple):
     ----------
     steps : ndarray, shape (n_steps, 9), int64
         First block and the end of them, neurons of the tile that is written, where the bias begins,
-        whether negative sums are cut off, whether the bias counts only for sums that are not
-        zero, whether features without activations may be dropped after the step, which layer it
+        whether negative sums are cut off, what `NONZERO` and `FINITE` say of its sums,
+        whether features without activations may be dropped after the step, which layer it
         ends, and which part of a layer it is.
     caps : ndarray, shape (n_steps,), float32
         Largest activation; infinite for none.
@@ -202,14 +206,14 @@ def plan_merge(network: Network, costs: BlockCosts = TYPICAL_COSTS) -> CpuPlan:
 
 
 class _Rules(NamedTuple):
-    """What happens to a sum: columns IS_RELU and TESTS_NONZERO of the step table, and the cap."""
+    """What happens to a sum: columns IS_RELU and TESTS of the step table, and the cap."""
 
     is_relu: bool
-    tests_nonzero: bool
+    tests: int
     cap: float
 
 
-_PLAIN_SUMS = _Rules(False, False, math.inf)
+_PLAIN_SUMS = _Rules(False, 0, math.inf)
 
 
 class _Steps:
@@ -242,7 +246,7 @@ class _Steps:
         """Add a step of plain sums."""
         self.count_additions(sums.nnz)
         bias = np.zeros(sums.shape[1], dtype=np.float32)
-        self._add(sums, bias, is_relu=False, tests_nonzero=False, cap=None, layer=NO_LAYER)
+        self._add(sums, bias, is_relu=False, tests=0, cap=None, layer=NO_LAYER)
 
     def add_layer(self, layer: Layer, weights: sp.csr_array, bias: npt.NDArray[np.float32]) -> None:
         """Add the step that ends a layer, with the weights and the bias given."""
@@ -253,7 +257,7 @@ class _Steps:
             weights,
             bias,
             is_relu=layer.activation == "relu",
-            tests_nonzero=layer.needs_nonzero_test,
+            tests=NONZERO * layer.needs_nonzero_test | FINITE * (layer.ymax is None),
             cap=layer.ymax,
             layer=len(self._layer_edges) - 1,
         )
@@ -264,14 +268,14 @@ class _Steps:
         bias: npt.NDArray[np.float32],
         *,
         is_relu: bool,
-        tests_nonzero: bool,
+        tests: int,
         cap: float | None,
         layer: int,
     ) -> None:
         """Add what leads from one tile to the next: one step, or three where outputs are long."""
         columns = weights.tocsc()
         n_outputs = bias.size
-        rules = _Rules(is_relu, tests_nonzero, math.inf if cap is None else cap)
+        rules = _Rules(is_relu, tests, math.inf if cap is None else cap)
         split = split_long(columns, self.position)
         if split is None:
             order, blocks = self._cut(columns, self.position)
@@ -336,8 +340,8 @@ class _Steps:
         rules: _Rules,
         layer: int,
     ) -> None:
-        is_relu, tests_nonzero, cap = rules
-        row = [*blocks, n_outputs, bias_start, is_relu, tests_nonzero, False, layer, part]
+        is_relu, tests, cap = rules
+        row = [*blocks, n_outputs, bias_start, is_relu, tests, False, layer, part]
         self._steps.append(row)
         self._caps.append(cap)
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from spdnn.engines.base import overflow
 from spdnn.engines.cuda.device import HINT, Device
 from spdnn.engines.cuda.placing import Inputs, copied
 from spdnn.engines.cuda.sizes import Kernels
@@ -21,6 +22,15 @@ MEMORY_SHARE = 0.9
 
 CHUNK_BYTES = 5
 """A feature's bytes for each chunk of a step: a partial sum, and its share of a counter."""
+
+BLOCKS_A_MULTIPROCESSOR = 4
+"""Blocks wanted where there are few features: their neurons are cut into parts."""
+
+LEAST_NEURONS = 32
+"""Neurons of a thread, below which another part costs more than it gives."""
+
+NOBODY = 0x7F
+"""In each byte of a number of a feature: larger than any."""
 
 LIST_BYTES = 2 * (4 + 8 + 8) + 4 * 8
 """A feature's numbers beside its activations."""
@@ -71,6 +81,8 @@ class Carried:
     ----------
     capacity : int
         Features that there is room for.
+    n_features : int
+        Of the run.
     n : int
         Features carried, as far as the host knows: an upper bound between two looks.
     y, live, ids, stands_for, n_live : list of DeviceArray
@@ -82,6 +94,8 @@ class Carried:
         Set by kernels for features to go on with, all zero between steps.
     cursor : DeviceArray
         The step to be run.
+    not_finite : DeviceArray
+        A feature with an activation that is not finite, where one was looked for.
     counts : DeviceArray, shape (3, n_layers), int64
         Live features after each layer, distinct ones of them, features that entered.
     partial, arrived : DeviceArray
@@ -95,6 +109,7 @@ class Carried:
 
     def __init__(self, device: Device, kernels: Kernels, plan: CudaPlan, n_features: int) -> None:
         self.device, self.kernels, self.plan = device, kernels, plan
+        self.n_features = n_features
         self.capacity = capacity_of(device, plan, n_features)
         size = self.capacity * plan.max_width
         self.y = [device.empty(size, np.float32) for _ in range(2)]
@@ -104,6 +119,7 @@ class Carried:
         self.n_live = [device.empty(1, np.int32) for _ in range(2)]
         self.flags = device.empty(self.capacity, np.int32)
         self.cursor = device.empty(1, np.int64)
+        self.not_finite = device.empty(1, np.int64)
         self.counts = device.empty((3, plan.n_layers), np.int64)
         minibatch = kernels.sizes.minibatch
         meetings = (self.capacity // minibatch, plan.max_chunks)
@@ -174,6 +190,35 @@ class Carried:
             tiles = tiles.reshape(n_tiles, n_neurons, LANES)
             rows = tiles[live // LANES, :, live % LANES]
         return Survivors(ids, stands_for, rows)
+
+    def tiles_and_parts(self) -> tuple[int, int]:
+        """The grid of kernels that look at all activations: tiles, and parts of the neurons."""
+        n_tiles = -(-self.n // LANES)
+        n_parts = min(
+            BLOCKS_A_MULTIPROCESSOR * self.device.n_multiprocessors // n_tiles,
+            self.n_neurons // (LEAST_NEURONS * (self.kernels.sizes.threads // LANES)),
+        )
+        return n_tiles, max(1, n_parts)
+
+    def require_finite(self) -> None:
+        """Raise (DataError) if a feature that is carried has an activation that is not finite."""
+        device, kernels = self.device, self.kernels
+        device.fill_bytes(self.not_finite, NOBODY)
+        device.launch(
+            kernels.look_for_overflow,
+            self.tiles_and_parts(),
+            kernels.sizes.threads,
+            (
+                self.y[self.at],
+                self.n_neurons,
+                *lists_of(self),
+                self.ids[self.of],
+                self.not_finite,
+            ),
+        )
+        found = int(device.read(self.not_finite)[0])
+        if found < self.n_features:
+            raise overflow(found)
 
     def read_n(self) -> None:
         """Learn how many features are carried."""

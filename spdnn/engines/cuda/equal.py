@@ -3,22 +3,12 @@
 import numpy as np
 import numpy.typing as npt
 
-from spdnn.engines.cuda.carried import Carried, lists_of
+from spdnn.engines.cuda.carried import NOBODY, Carried, lists_of
 from spdnn.engines.cuda.device import Device
 from spdnn.engines.cuda.placing import copied
 from spdnn.engines.cuda.sizes import Kernels
 from spdnn.engines.duplicates import Looks, expand_stand_ins
 from spdnn.engines.kernels.carried import EMPTY
-from spdnn.engines.kernels.gpu import LANES
-
-BLOCKS_A_MULTIPROCESSOR = 4
-"""Blocks wanted where there are few features: their neurons are cut into parts."""
-
-LEAST_NEURONS = 32
-"""Neurons of a thread, below which another part costs more than it gives."""
-
-NOBODY = 0x7F
-"""In each byte of a number of a feature: larger than any."""
 
 
 class EqualFeatures:
@@ -71,12 +61,7 @@ class EqualFeatures:
             (self._differs, 0),
         ):
             device.fill_bytes(array, byte)
-        n_tiles = -(-n // LANES)
-        n_parts = min(
-            BLOCKS_A_MULTIPROCESSOR * device.n_multiprocessors // n_tiles,
-            n_neurons // (LEAST_NEURONS * (threads // LANES)),
-        )
-        tiles = (n_tiles, max(1, n_parts))
+        tiles = carried.tiles_and_parts()
         rows = (-(-n // threads),)
         lists = lists_of(carried)
         slots = (self._first, self._slot_of)

@@ -185,6 +185,7 @@ class Run:
 
     def _keep_result(self) -> None:
         if self.carried.n:
+            self.carried.require_finite()
             self.results.append(self.carried.download(whole=self.keeps_activations))
 
     def _run_stages(self, stages: list[Stage]) -> None:

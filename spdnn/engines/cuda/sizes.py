@@ -68,6 +68,7 @@ class Kernels:
         self.hash_features = gpu.kernel(carried.make_hash(threads))
         self.propose = gpu.kernel(carried.propose)
         self.confirm = gpu.kernel(carried.make_confirm(threads))
+        self.look_for_overflow = gpu.kernel(carried.make_look(threads))
         self.unite = gpu.kernel(carried.unite)
         self.resident = cache(self._resident)
 

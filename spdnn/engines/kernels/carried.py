@@ -203,6 +203,32 @@ def make_confirm(threads: int) -> Callable[..., Any]:
     return confirm
 
 
+def make_look(threads: int) -> Callable[..., Any]:
+    """Make the kernel that looks for overflow; grid (tiles, parts of the neurons)."""
+    warps = threads // LANES
+
+    def look_for_overflow(
+        y: Any, n_neurons: Any, live: Any, n_live: Any, ids: Any, found: Any
+    ) -> None:
+        """Set `found` to the least number of a feature with an activation that is not finite.
+
+        The kernels of the layers add zero times each sum to what they make of it, which is NaN
+        where the sum is not finite: NaN then goes through all layers.
+        """
+        f = cuda.blockIdx.x * LANES + cuda.threadIdx.x % LANES
+        if f < n_live[0]:
+            source = live[f]
+            start = int64(source // LANES) * n_neurons * LANES + source % LANES
+            total = float32(0)
+            part = cuda.blockIdx.y * warps + cuda.threadIdx.x // LANES
+            for p in range(part, n_neurons, cuda.gridDim.y * warps):
+                total += y[uint64(start + p * LANES)] * float32(0)
+            if total != float32(0):
+                cuda.atomic.min(found, 0, ids[f])
+
+    return look_for_overflow
+
+
 def unite(
     n_live: Any,
     first: Any,

@@ -165,17 +165,21 @@ def make_resident(
                         pair_at += UNROLL * bundle * pairs
                     first_output = groups[uint64(group), 0]
                     n_rows = groups[uint64(group), 1]
+                    # Short loops: each is unrolled, so that sums stay in registers.
+                    for row in range(rows):
+                        # Beyond the group's rows there are others' biases, or padding.
+                        of_output = bias[uint64(bias_start + first_output + row)]
+                        for v in range(QUAD):
+                            value = sums[row, v]
+                            if value != zero or not tests_nonzero:
+                                value += of_output
+                            sums[row, v] = min(max(value, least), cap) + value * zero
                     for row in range(rows):
                         if row < n_rows:
-                            of_output = bias[uint64(bias_start + first_output + row)]
                             place = after + uint32((first_output + row) * stride) + quad
                             for v in range(QUAD):
-                                value = sums[row, v]
-                                if value != zero or not tests_nonzero:
-                                    value += of_output
-                                value = min(max(value, least), cap)
-                                memory[place + uint32(v)] = value
-                                if ends_layer and value != zero:
+                                memory[place + uint32(v)] = sums[row, v]
+                                if ends_layer and sums[row, v] != zero:
                                     is_live[turn, quad + uint32(v)] = 1
             first_ell = steps[step, FIRST_ELL]
             n_items = (steps[step, END_ELL] - first_ell) * (warps * LANES)
@@ -204,7 +208,7 @@ def make_resident(
                         value = ell_sums[v]
                         if value != zero or not tests_nonzero:
                             value += of_output
-                        value = min(max(value, least), cap)
+                        value = min(max(value, least), cap) + value * zero
                         memory[place + uint32(v)] = value
                         if ends_layer and value != zero:
                             is_live[turn, uint32(v)] = 1

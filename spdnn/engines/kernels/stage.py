@@ -11,7 +11,7 @@ import numpy.typing as npt
 from spdnn.engines.kernels.inputs import DIGITS, Masks, load_features, load_masks
 from spdnn.engines.kernels.step import Tile
 from spdnn.engines.kernels.team import Team, meet
-from spdnn.engines.kernels.tile import Room, keep_lanes, load_columns, run_steps
+from spdnn.engines.kernels.tile import Room, first_not_finite, keep_lanes, load_columns, run_steps
 from spdnn.engines.kernels.vectors import LANES, MASKS
 from spdnn.jit import jit
 from spdnn.plan.cpu import PlanArrays
@@ -25,8 +25,9 @@ class Work(NamedTuple):
     first_step, end_step : int
     first_layer : int
         The layer that the first step belongs to.
-    n_entering, n_kept : int
-        Neurons before the first step, and those whose activations are kept behind the last.
+    n_entering, n_kept, n_looked_at : int
+        Neurons before the first step, those whose activations are kept behind the last, and those
+        that are looked at for numbers that are not finite.
     has_codes : bool
         Whether features are hashed.
     width : int
@@ -38,6 +39,7 @@ class Work(NamedTuple):
     first_layer: int
     n_entering: int
     n_kept: int
+    n_looked_at: int
     has_codes: bool
     width: int
 
@@ -106,16 +108,18 @@ def take_tiles(
     room: Room,
     kept: Kept,
     team: Team,
-) -> tuple[int, int]:
+) -> tuple[int, int, int]:
     """Take features `first` to `end` through a stage; from mask form, `first` is a multiple of 16.
 
     All threads of a team call this with the same arguments but `team`; the first of them fills
     tiles and keeps what survives.
 
-    Returns how many survive, and how many numbers of `kept` they take.
+    Returns how many survive, how many numbers of `kept` they take, and what the caller calls one of
+    them that has an activation that is not finite, or -1.
     """
     planes = np.empty(DIGITS * MASKS, dtype=np.uint16)
     n, n_numbers = 0, 0
+    not_finite = -1
     for start in range(first, end, work.width):
         stop = min(start + work.width, end)
         stride = (stop - start + LANES - 1) // LANES * LANES
@@ -140,9 +144,13 @@ def take_tiles(
         )
         if lanes.size == 0 or team.thread != 0:
             continue
+        result = room.spare if is_swapped else room.tile
+        lane = first_not_finite(result, work.n_looked_at, stride, lanes)
+        if lane >= 0:
+            not_finite = ids[lane]
         n_codes = (lanes.size + LANES - 1) // LANES * LANES if work.has_codes else 0
         keep_lanes(
-            room.spare if is_swapped else room.tile,
+            result,
             work.n_kept,
             stride,
             lanes,
@@ -157,7 +165,7 @@ def take_tiles(
             kept.strides[n + f] = lanes.size
         n += lanes.size
         n_numbers += work.n_kept * lanes.size
-    return n, n_numbers
+    return n, n_numbers, not_finite
 
 
 @jit

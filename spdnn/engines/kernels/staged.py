@@ -147,7 +147,7 @@ def make_staged(warps: int, features: int, buffer: int, has_chunks: bool) -> Cal
                 value = sums[v]
                 if value != zero or not tests_nonzero:
                     value += of_output
-                value = min(max(value, least), cap)
+                value = min(max(value, least), cap) + value * zero
                 if ends_layer and value != zero:
                     is_live[v] = 1
                 if is_chunk:

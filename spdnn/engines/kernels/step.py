@@ -25,9 +25,11 @@ from spdnn.plan.blocks import (
 )
 from spdnn.plan.cpu import (
     BIAS_START,
+    FINITE,
     IS_RELU,
     N_OUTPUTS,
-    TESTS_NONZERO,
+    NONZERO,
+    TESTS,
     PlanArrays,
 )
 
@@ -91,7 +93,7 @@ def _make_blocks(n_rows: int, is_shared: bool) -> Callable[..., int]:
         live: Bits,
     ) -> int:
         is_relu = plan.steps[step, IS_RELU]
-        tests_nonzero = plan.steps[step, TESTS_NONZERO]
+        tests = plan.steps[step, TESTS]
         bias_start = plan.steps[step, BIAS_START]
         cap = plan.caps[step]
         while (
@@ -111,7 +113,7 @@ def _make_blocks(n_rows: int, is_shared: bool) -> Callable[..., int]:
                         rows, wide, width, shared, plan.weights, weight, n_rows,
                         plan.indices, index, index_step, n_inputs,
                         source, target, position + row, lane, stride,
-                        plan.bias, bias, cap, is_relu, tests_nonzero,
+                        plan.bias, bias, cap, is_relu, tests,
                     )  # fmt: skip
                     _set_bits(live, lane, bits)
                     lane += wide_lanes
@@ -120,7 +122,7 @@ def _make_blocks(n_rows: int, is_shared: bool) -> Callable[..., int]:
                         rows, narrow, width, shared, plan.weights, weight, n_rows,
                         plan.indices, index, index_step, n_inputs,
                         source, target, position + row, lane, stride,
-                        plan.bias, bias, cap, is_relu, tests_nonzero,
+                        plan.bias, bias, cap, is_relu, tests,
                     )  # fmt: skip
                     _set_bits(live, lane, bits)
                     lane += LANES
@@ -158,7 +160,7 @@ def evaluate_plainly(
     """
     cap = plan.caps[step]
     is_relu = plan.steps[step, IS_RELU]
-    tests_nonzero = plan.steps[step, TESTS_NONZERO]
+    tests = plan.steps[step, TESTS]
     bias_start = plan.steps[step, BIAS_START]
     for block in range(first, end):
         n_rows = plan.blocks[block, N_ROWS]
@@ -181,10 +183,15 @@ def evaluate_plainly(
             bias = plan.bias[bias_start + position]
             for f in range(stride):
                 value = sums[f] + bias
-                if tests_nonzero and sums[f] == 0:
+                if tests & NONZERO and sums[f] == 0:
                     value = np.float32(0)
-                if is_relu:
-                    value = min(max(value, np.float32(0)), cap)
+                if tests & FINITE:
+                    value += value * np.float32(0)  # NaN where it is not finite
+                # Comparisons, which let NaN be.
+                if is_relu and value < 0:
+                    value = np.float32(0)
+                if value > cap:
+                    value = cap
                 sums[f] = value
                 if value != 0:
                     live[f // WORD] |= np.uint64(1) << np.uint64(f % WORD)

@@ -28,6 +28,12 @@ from spdnn.plan.cpu import (
     PlanArrays,
 )
 
+MAGNITUDE = np.int32(0x7FFFFFFF)
+"""The bits of a float32 but the sign: as whole numbers they are ordered like magnitudes."""
+
+INFINITE = np.int32(0x7F800000)
+"""Those of infinity; of NaN they are more."""
+
 
 class Room(NamedTuple):
     """What the threads of a team work in and on.
@@ -163,6 +169,23 @@ def keep_lanes(
             target[start + f] = 0
         for f in range(0, codes.size, LANES):
             hash_lanes(codes, f, target, start + f)
+
+
+@jit
+def first_not_finite(tile: Tile, n_neurons: int, stride: int, lanes: npt.NDArray[np.int32]) -> int:
+    """Find a lane, of those named, that has an activation that is not finite; -1 if none has."""
+    # All lanes at a glance, in the order of memory; there is mostly nothing to be found.
+    magnitudes = tile[: n_neurons * stride].view(np.int32)
+    largest = np.int32(0)
+    for i in range(magnitudes.size):
+        largest = max(largest, magnitudes[i] & MAGNITUDE)
+    if largest < INFINITE:
+        return -1
+    for lane in lanes:
+        for p in range(n_neurons):
+            if not np.isfinite(tile[p * stride + lane]):
+                return int(lane)
+    return -1
 
 
 @jit

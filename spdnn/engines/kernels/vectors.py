@@ -20,6 +20,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from spdnn.plan.cpu import FINITE, NONZERO
+
 LANES = 16
 """Features that are computed together at least; tiles are as wide as a multiple of it."""
 
@@ -99,7 +101,7 @@ def block_sums(
     bias_start: Any,
     cap: Any,
     is_relu: Any,
-    tests_nonzero: Any,
+    tests: Any,
 ) -> Any:
     """Compute `rows` outputs for ``vectors * width`` features of a tile.
 
@@ -108,6 +110,9 @@ def block_sums(
     (not shared); output r goes to neuron position ``position + r``, lanes from `lane` on.
 
     ``vectors * width`` is at most 64. Rows of `source` and `target` begin at multiples of 64 bytes.
+
+    `tests` has the bits `NONZERO` (a bias is added only to a sum that is not zero) and `FINITE` (a
+    sum that is not finite becomes NaN). NaN stays NaN.
 
     Returns
     -------
@@ -412,7 +417,7 @@ class _Emitter:
         bias_start: Any,
         cap: Any,
         is_relu: Any,
-        tests_nonzero: Any,
+        tests: Any,
     ) -> Any:
         builder = self.builder
         row_bytes = builder.mul(stride, self.number(4))
@@ -426,7 +431,7 @@ class _Emitter:
             source,
             row_bytes,
         )
-        sums = self.with_bias(sums, self.address(bias, bias_start, 4), tests_nonzero)
+        sums = self.with_bias(sums, self.address(bias, bias_start, 4), tests)
         target = builder.add(self.address(target, lane, 4), builder.mul(position, row_bytes))
         return self.store(sums, target, row_bytes, cap, is_relu)
 
@@ -509,8 +514,8 @@ class _Emitter:
             for v in range(self.vectors)
         ]
 
-    def with_bias(self, sums: list[list[Any]], bias: Any, tests_nonzero: Any) -> list[list[Any]]:
-        """Add each row's bias; with `tests_nonzero` only where the sum is not zero."""
+    def with_bias(self, sums: list[list[Any]], bias: Any, tests: Any) -> list[list[Any]]:
+        """Add each row's bias, and do what `tests` asks for; mostly that is nothing."""
         builder = self.builder
         biases = [
             self.splat(self.load(builder.add(bias, self.number(4 * r)), _F32, 4))
@@ -518,15 +523,23 @@ class _Emitter:
         ]
         added = [[builder.fadd(s, b) for s in row] for row, b in zip(sums, biases, strict=True)]
         before = builder.block
-        test = builder.function.append_basic_block("nonzero")
+        test = builder.function.append_basic_block("tests")
         after = builder.function.append_basic_block("biased")
-        builder.cbranch(builder.icmp_signed("!=", tests_nonzero, self.number(0)), test, after)
+        builder.cbranch(builder.icmp_signed("!=", tests, self.number(0)), test, after)
         builder.position_at_end(test)
+        at_zero, at_infinity = (
+            builder.icmp_signed("!=", builder.and_(tests, self.number(bit)), self.number(0))
+            for bit in (NONZERO, FINITE)
+        )
+
+        def of_one(s: Any, a: Any) -> Any:
+            is_zero = builder.fcmp_ordered("==", s, self.zero)
+            a = builder.select(at_zero, builder.select(is_zero, self.zero, a), a)
+            # Zero times a number that is not finite is NaN.
+            return builder.select(at_infinity, self.fused(a, self.zero, a), a)
+
         tested = [
-            [
-                builder.select(builder.fcmp_ordered("==", s, self.zero), self.zero, a)
-                for s, a in zip(*rows, strict=True)
-            ]
+            [of_one(s, a) for s, a in zip(*rows, strict=True)]
             for rows in zip(sums, added, strict=True)
         ]
         builder.branch(after)
@@ -552,11 +565,11 @@ class _Emitter:
         for r, row in enumerate(sums):
             start = builder.add(target, builder.mul(row_bytes, self.number(r)))
             for v, value in enumerate(row):
-                # Written so that each becomes one maximum or minimum instruction.
-                above = builder.fcmp_ordered(">", value, floor)
-                value = builder.select(above, value, floor)
-                below = builder.fcmp_ordered("<", value, ceiling)
-                value = builder.select(below, value, ceiling)
+                # Written so that each becomes one maximum or minimum instruction, and NaN stays.
+                is_below = builder.fcmp_ordered(">", floor, value)
+                value = builder.select(is_below, floor, value)
+                is_above = builder.fcmp_ordered("<", ceiling, value)
+                value = builder.select(is_above, ceiling, value)
                 n_bytes = 4 * self.width
                 place = builder.add(start, self.number(n_bytes * v))
                 pointer = builder.inttoptr(place, self.vector.as_pointer())
