@@ -20,7 +20,11 @@ class DeviceError(SpdnnError):
     """An engine, device or amount of memory that this machine does not have."""
 
 
-class ElsewhereError(SpdnnError):
+class AgreedError(SpdnnError):
+    """An error that all ranks of a run know of and raise together; this one tells it."""
+
+
+class ElsewhereError(AgreedError):
     """An error of another process of the same run, which tells it: nothing is to be printed."""
 
 

@@ -1,6 +1,10 @@
 """``spdnn info`` says what is there, and why something is not."""
 
+import os
+import sys
 from importlib.metadata import version
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,7 +16,8 @@ def facts(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
     assert main(["info"]) == 0
     lines = capsys.readouterr().out.splitlines()
     width = len("engine scipy") + 2
-    return {line[:width].strip(): line[width:] for line in lines}
+    # Of several rows of a name, the first: that of the mpirun on the path.
+    return {line[:width].strip(): line[width:] for line in reversed(lines)}
 
 
 def test_versions_threads_and_memory_are_named(
@@ -62,8 +67,37 @@ def test_a_missing_mpi_is_said_with_what_to_install(
 
     monkeypatch.setattr("spdnn.cli.info.version", missing)
     assert facts(capsys)["mpi"] == "none: mpi4py is not installed (pip install 'spdnn[mpi]')"
+
+
+def test_a_broken_mpi_is_said_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("spdnn.cli.info.version", lambda name: "4.1.0")
-    assert facts(capsys)["mpi"] == "mpi4py 4.1.0"
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    assert facts(capsys)["mpi"].startswith("mpi4py 4.1.0 cannot be used: import of mpi4py")
+
+
+@pytest.mark.parametrize(
+    ("says", "verdict"),
+    [
+        ("HYDRA build details:", "starts it"),
+        ("mpirun (Open MPI) 5.0.5", "is another MPI's and cannot start it"),
+    ],
+)
+def test_the_mpi_library_and_what_starts_it_are_named(
+    says: str, verdict: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("spdnn.cli.info.version", lambda name: "4.1.0")
+    library = SimpleNamespace(Get_library_version=lambda: "MPICH Version:      4.3\nMore\0")
+    monkeypatch.setattr("spdnn.cli.info.load_mpi", lambda: library)
+    launcher = Path("bin/mpirun").absolute()
+    launcher.parent.mkdir()
+    launcher.write_text(f"#!/bin/sh\necho '{says}'\n")
+    launcher.chmod(0o755)
+    monkeypatch.setenv("PATH", str(launcher.parent), prepend=os.pathsep)
+    found = facts(capsys)
+    assert found["mpi"] == "mpi4py 4.1.0 with MPICH Version: 4.3"
+    assert found["mpirun"] == f"{launcher} {verdict}"
 
 
 def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:

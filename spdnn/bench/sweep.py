@@ -7,7 +7,7 @@ last round is done and checked; what has a record is not measured again.
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,7 +117,8 @@ def run_sweep(
     start: Callable[[], AbstractContextManager[Team]],
     facts: dict[str, Any],
     progress: Progress,
-) -> Iterator[list[Record | LeftOut]]:
+    show: Callable[[list[Record | LeftOut]], None],
+) -> list[Record | LeftOut]:
     """Measure what has no record yet, network by network.
 
     Parameters
@@ -129,11 +130,14 @@ def run_sweep(
         The provenance of all records.
     progress : callable
         Called with the fraction of the sweep that is done, by a guess.
+    show : callable
+        Called with what is returned of each network, while the ranks are still joined: they end
+        together if it fails.
 
-    Yields
-    ------
+    Returns
+    -------
     list of Record and LeftOut
-        Those of a network, also those that were there already; empty but on rank 0.
+        Also those that were there already; empty but on rank 0.
 
     Raises
     ------
@@ -141,6 +145,7 @@ def run_sweep(
         If something asked for cannot be, or the folder holds records of another machine,
         software or data.
     """
+    outcomes: list[Record | LeftOut] = []
     sizes = [neurons * layers for neurons, layers in sweep.networks]
     for number, (neurons, layers) in enumerate(sweep.networks):
         before, size = sum(sizes[:number]), sizes[number]
@@ -150,7 +155,10 @@ def run_sweep(
 
         with start() as team:
             team.on_first(lambda: refuse_early(sweep, team.size))
-            yield _Bench(sweep, team, (neurons, layers), facts).measure(share)
+            of_network = _Bench(sweep, team, (neurons, layers), facts).measure(share)
+            show(of_network)
+        outcomes += of_network
+    return outcomes
 
 
 class _Bench:

@@ -125,12 +125,13 @@ def bench(arguments: argparse.Namespace) -> int:
         arguments.bias,
         arguments.ymax,
     )
-    outcomes: list[Record | LeftOut] = []
+
+    def show(outcomes: list[Record | LeftOut]) -> None:
+        for outcome in outcomes:
+            print(line(outcome), flush=True)
+
     with progress_bar("bench", is_shown=launched_rank() == 0) as progress:
-        for group in run_sweep(sweep, join, facts, progress or (lambda fraction: None)):
-            for outcome in group:
-                print(line(outcome), flush=True)
-            outcomes += group
+        outcomes = run_sweep(sweep, join, facts, progress or (lambda fraction: None), show)
     if any(isinstance(outcome, Record) for outcome in outcomes):
         print(f"records in {out}")
         if "merge" in sweep.modes:

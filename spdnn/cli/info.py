@@ -1,10 +1,15 @@
 """``spdnn info``: which engines, threads, GPUs and MPI are there, and why one is not."""
 
 import argparse
+import shutil
+import subprocess
+import sys
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 from spdnn import provenance
+from spdnn.distributed.ranks import first_line, load_mpi, why
 from spdnn.engines import ENGINES, make_engine
 from spdnn.errors import SpdnnError
 from spdnn.memory import available_bytes
@@ -29,7 +34,7 @@ def info(arguments: argparse.Namespace) -> int:
         ("gpu", ", ".join(provenance.gpu_models()) or "none: no NVIDIA driver shows one"),
         ("driver", provenance.gpu_driver() or "none"),
         ("toolkit", _toolkit()),
-        ("mpi", _mpi()),
+        *_mpi_rows(),
         *((f"engine {name}", _engine(name)) for name in ENGINES),
     ]
     width = max(len(name) for name, _ in rows) + 2
@@ -53,9 +58,32 @@ def _toolkit() -> str:
         return "none from PyPI (pip install 'spdnn[cuda13]' or 'spdnn[cuda12]' brings one)"
 
 
-def _mpi() -> str:
-    """Say whether mpi4py is there; it is not imported, which could start MPI."""
+def _mpi_rows() -> list[tuple[str, str]]:
+    """Which MPI library mpi4py loads, without starting it, and which launchers start that one."""
     try:
-        return f"mpi4py {version('mpi4py')}"
+        package = f"mpi4py {version('mpi4py')}"
     except PackageNotFoundError:
-        return "none: mpi4py is not installed (pip install 'spdnn[mpi]')"
+        return [("mpi", "none: mpi4py is not installed (pip install 'spdnn[mpi]')")]
+    try:
+        library = first_line(load_mpi().Get_library_version())
+    except Exception as error:  # whatever a broken installation raises
+        return [("mpi", f"{package} cannot be used: {why(error)}")]
+    rows = [("mpi", f"{package} with {library.partition(',')[0]}")]
+    beside = str(Path(sys.executable).parent / "mpirun")
+    for launcher in dict.fromkeys(filter(None, map(shutil.which, ("mpirun", beside)))):
+        says = _version_text(launcher)
+        fits = ("Open MPI" in says) == library.startswith("Open MPI")
+        verdict = "starts it" if fits else "is another MPI's and cannot start it"
+        rows.append(("mpirun", f"{launcher} {verdict}"))
+    if len(rows) == 1:
+        rows.append(("mpirun", "none on the path or beside Python"))
+    return rows
+
+
+def _version_text(launcher: str) -> str:
+    """What a launcher says of itself; nothing where it cannot."""
+    try:
+        done = subprocess.run([launcher, "--version"], capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout

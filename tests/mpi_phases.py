@@ -1,0 +1,86 @@
+"""``spdnn`` in which one rank fails in one phase: python -m tests.mpi_phases PHASE KIND run ...
+
+PHASE is one of `PHASES`, which says how the failing rank gets there, KIND one of `KINDS`.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from spdnn.cli import run as command
+from spdnn.cli.main import main
+from spdnn.distributed import inference, ranks
+from spdnn.distributed.course import Course
+from spdnn.engines.cpu import CpuEngine
+from spdnn.errors import DataError
+from spdnn.launcher import launched_rank
+
+
+class Phase(NamedTuple):
+    """A function that a rank calls in a phase; only work of that name, where it is given work."""
+
+    owner: Any
+    name: str
+    rank: int = 1
+    work: str = ""
+
+
+PHASES = {
+    "join": Phase(ranks._Ranks, "_split_by_node"),
+    "open": Phase(command, "open_sources", rank=0),
+    "make": Phase(inference, "make_engine"),
+    "share": Phase(ranks._Ranks, "_window"),
+    "fill": Phase(ranks._Ranks, "on_leaders", rank=0, work="fill"),
+    "compile": Phase(CpuEngine, "compile"),
+    "plan": Phase(inference, "plan_for", rank=0),
+    "load": Phase(CpuEngine, "load"),
+    "prepare": Phase(Course, "prepare"),
+    "run": Phase(CpuEngine, "run"),
+    "between": Phase(Course, "rank_count"),
+    "gather": Phase(ranks._Ranks, "gathered"),
+    "report": Phase(command, "as_text", rank=0),
+}
+
+
+def end_without_a_word() -> BaseException:
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("still there")
+
+
+KINDS: dict[str, Callable[[], BaseException]] = {
+    "data": lambda: DataError("the data is wrong"),
+    "os": lambda: OSError(5, "the disk is broken"),
+    "memory": lambda: MemoryError(),
+    "ours": lambda: RuntimeError("a fault of ours"),
+    "exit-0": lambda: SystemExit(0),
+    "exit-3": lambda: SystemExit(3),
+    "interrupted": lambda: KeyboardInterrupt(),
+    "killed": end_without_a_word,
+}
+
+
+def failing(phase: Phase, kind: str) -> Callable[..., Any]:
+    """The function of a phase, which fails on one rank."""
+    original = getattr(phase.owner, phase.name)
+
+    def fail() -> None:
+        raise KINDS[kind]()
+
+    def function(*given: Any, **named: Any) -> Any:
+        if launched_rank() != phase.rank:
+            return original(*given, **named)
+        if not phase.work:
+            fail()
+        if getattr(given[-1], "__name__", "") == phase.work:
+            return original(*given[:-1], fail)
+        return original(*given, **named)
+
+    return function
+
+
+if __name__ == "__main__":
+    PHASE, KIND = PHASES[sys.argv[1]], sys.argv[2]
+    setattr(PHASE.owner, PHASE.name, failing(PHASE, KIND))
+    sys.exit(main(sys.argv[3:]))
