@@ -11,9 +11,9 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 DATA ?= $(or $(SPDNN_DATA),data)
 OUT ?= results/bench-$(shell git describe --always --abbrev=12 --dirty=+ 2>/dev/null || echo here)
 
-# Processes that the tests are dealt out to, whole files at a time.
+# Processes that the tests are dealt out to, whole files at a time, in the order of tests/conftest.py.
 WORKERS ?= 2
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: run test test-all test-pythons check format bench bench-cpu bench-any gpu-report results clean help
 
