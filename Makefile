@@ -11,12 +11,17 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 DATA ?= $(or $(SPDNN_DATA),data)
 OUT ?= results/bench-$(shell git describe --always --abbrev=12 --dirty=+ 2>/dev/null || echo here)
 
-.PHONY: run test test-all check format bench bench-cpu bench-any gpu-report results clean help
+# Processes that the tests are dealt out to, whole files at a time, in the order of tests/conftest.py.
+WORKERS ?= 2
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+.PHONY: run test test-all test-pythons check format bench bench-cpu bench-any gpu-report results clean help
 
 help:
 	@echo "make run        1024 neurons x 120 layers, end to end"
 	@echo "make test       the tests (under 10 minutes on two cores)"
 	@echo "make test-all   the slow tests, too"
+	@echo "make test-pythons  a few tests on each other Python that is found"
 	@echo "make check      ruff, formatting, types"
 	@echo "make format     format the code"
 	@echo "make bench      1024 neurons at all depths beside other libraries (under 10 minutes)"
@@ -30,10 +35,13 @@ run: $(VENV)/with-demo
 	$(BIN)/spdnn run --neurons 1024 --layers 120 --data data
 
 test: $(VENV)/with-test
-	$(BIN)/python -m pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 test-all: $(VENV)/with-test
-	$(BIN)/python -m pytest
+	$(PYTEST)
+
+test-pythons:
+	.ci/test-pythons
 
 check: $(VENV)/with-dev
 	$(BIN)/ruff check .
@@ -73,5 +81,5 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 clean:
-	rm -rf $(VENV) .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venvs .pytest_cache .hypothesis .mypy_cache .ruff_cache
 	find spdnn tests -name __pycache__ -prune -exec rm -rf {} +

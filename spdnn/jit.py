@@ -4,11 +4,12 @@ Machine code is kept on disk in a folder of its own for every version of the ker
 itself only looks at the file that holds a function, not at those whose functions it calls.
 """
 
+import fcntl
 import hashlib
 import logging
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -59,12 +60,16 @@ def jit(function: _Function) -> _Function:
         _warn_once(error)
         compiled = numba.njit(**options)(function)
     else:
-        _let_saving_fail(compiled)
+        _guard_saving(compiled)
     return compiled
 
 
-def _let_saving_fail(compiled: Any) -> None:
-    """Make of a cache that cannot be written later on a warning, not an error of the call."""
+def _guard_saving(compiled: Any) -> None:
+    """Have one process at a time save, and make of a failure a warning, not an error of the call.
+
+    numba reads the index of a function's machine code, takes the next free number, and writes both:
+    two processes that do so at once get the same number, and one's code bears the other's types.
+    """
     cache: Any = getattr(compiled, "_cache", None)  # numba has no public way to it
     save = getattr(cache, "save_overload", None)
     if save is None:
@@ -72,11 +77,22 @@ def _let_saving_fail(compiled: Any) -> None:
 
     def save_or_warn(*given: Any) -> None:
         try:
-            save(*given)
+            with _alone_in(cache.cache_path):
+                save(*given)
         except OSError as error:
             _warn_once(error)
 
     cache.save_overload = save_or_warn
+
+
+@contextmanager
+def _alone_in(folder: str) -> Iterator[None]:
+    """Hold other processes off a cache folder; go on without where files cannot be locked."""
+    with ExitStack() as stack:
+        with suppress(OSError):
+            file = stack.enter_context(open(os.path.join(folder, "lock"), "ab"))
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _warn_once(error: Exception) -> None:

@@ -1,6 +1,7 @@
 """How much memory there is, asked for before work starts, and how much was taken."""
 
 import resource
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -11,6 +12,7 @@ USUAL_L2_BYTES = 1 << 20
 
 _L2 = Path("/sys/devices/system/cpu/cpu0/cache")
 _MEMINFO = Path("/proc/meminfo")
+_STATUS = Path("/proc/self/status")
 _CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -31,7 +33,14 @@ def available_bytes() -> int:
 
 
 def peak_bytes() -> int:
-    """The most memory that this process has had so far, in bytes."""
+    """The most memory that this process has had so far, in bytes.
+
+    The kernel's `ru_maxrss` is only taken where there is nothing else: it counts what the program
+    had that started this one, such as a shell's Python.
+    """
+    with suppress(OSError, ValueError, StopIteration):
+        lines = _STATUS.read_text().splitlines()
+        return int(next(line.split()[1] for line in lines if line.startswith("VmHWM:"))) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 

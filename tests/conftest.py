@@ -22,6 +22,16 @@ settings.register_profile("long", settings.get_profile("quick"), max_examples=10
 settings.load_profile(os.environ.get("SPDNN_HYPOTHESIS", "quick"))
 
 
+LONG_FILES = ("test_simulator", "test_kernels", "test_distributed", "test_gpu_check")
+"""Files of half a minute and more: begun first, so that at the end no process waits for one."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the long files first, in their order."""
+    places = {name: place for place, name in enumerate(LONG_FILES)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """Folder of the published files; a test that needs it is skipped where it is not."""

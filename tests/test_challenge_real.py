@@ -36,18 +36,18 @@ def whole_run(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> di
     outputs = ["--json", str(folder / "r.json"), "--save-categories", str(folder / "c.tsv")]
     arguments = command(shared_data, "--engine", "cpu", "--mode", "edges", *outputs)
     program = (
-        "import resource, sys; from spdnn.cli.main import main; status = main(sys.argv[1:]);"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss); sys.exit(status)"
+        "import sys; from spdnn.cli.main import main; from spdnn.memory import peak_bytes;"
+        "status = main(sys.argv[1:]); print(peak_bytes()); sys.exit(status)"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False
     )
-    *lines, peak_kib = done.stdout.splitlines()
+    *lines, peak = done.stdout.splitlines()
     return {
         "status": done.returncode,
         "errors": done.stderr,
         "lines": lines,
-        "peak": int(peak_kib) * 1024,
+        "peak": int(peak),
         "record": json.loads((folder / "r.json").read_text()),
         "categories": (folder / "c.tsv").read_bytes(),
     }

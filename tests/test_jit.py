@@ -12,6 +12,8 @@ import pytest
 import spdnn
 from spdnn.jit import jit
 
+ROOT = Path(__file__).resolve().parent.parent
+
 PROGRAM = """
 import numpy as np
 from spdnn import Layer, Network
@@ -75,6 +77,53 @@ def test_machine_code_is_kept_on_disk() -> None:
     done = run(NUMBA_CACHE_DIR=str(Path("cache").absolute()))
     assert (done.returncode, done.stdout, done.stderr) == (0, "(3,)\n", "")
     assert list(Path("cache").rglob("*.nbc"))
+
+
+SLOW_TO_SAVE = """
+import sys, time
+from numba.core.caching import IndexDataCacheFile
+from spdnn.jit import jit
+
+save_index = IndexDataCacheFile._save_index
+
+def save_index_later(self, overloads):
+    time.sleep(1.0)
+    save_index(self, overloads)
+
+IndexDataCacheFile._save_index = save_index_later
+
+@jit
+def doubled(value):
+    return value + value
+
+print("ready", flush=True)
+sys.stdin.readline()
+print(doubled(eval(sys.argv[1])))
+"""
+
+
+def test_two_processes_that_compile_at_once_do_not_overwrite_each_others_code() -> None:
+    Path("program.py").write_text(SLOW_TO_SAVE)
+    changes = {"NUMBA_CACHE_DIR": str(Path("cache").absolute()), "PYTHONPATH": str(ROOT)}
+    jobs = [
+        subprocess.Popen(
+            [sys.executable, "program.py", value],
+            env=os.environ | changes,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for value in ("21", "1.5")
+    ]
+    for job in jobs:
+        assert job.stdout is not None
+        assert job.stdout.readline() == "ready\n"
+    for job in jobs:
+        assert job.stdin is not None
+        job.stdin.write("\n")
+        job.stdin.flush()
+    assert [job.communicate()[0] for job in jobs] == ["42\n", "3.0\n"]
+    assert len(list(Path("cache").rglob("*.nbc"))) == 2
 
 
 def test_a_compiled_function_gives_what_python_gives() -> None:

@@ -107,6 +107,6 @@ def test_kernels_compile_where_numpy_has_lost_what_the_compiler_names() -> None:
         "print('.entry' in gpu.compile_ptx(unite, tuple(types), (9, 0)));"
         "print('row_stack' in vars(numpy))"
     )
-    command = [sys.executable, "-W", "error", "-c", program]
+    command = [sys.executable, "-W", "error:::spdnn.engines.kernels.gpu", "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.stdout, done.returncode) == ("True\nFalse\n", 0), done.stderr

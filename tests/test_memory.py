@@ -1,7 +1,11 @@
 """What memory there is, and the refusal of work that does not fit."""
 
+import resource
+import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from spdnn import DeviceError, memory
@@ -58,3 +62,18 @@ def test_what_does_not_fit_is_refused_with_what_to_do(machine: Path) -> None:
     assert str(caught.value) == (
         "the plan needs 9.0 GiB of memory, 8.0 GiB are available: take less"
     )
+
+
+def test_the_peak_does_not_count_what_the_starting_program_had() -> None:
+    held = np.ones(2 * GIB, dtype=np.uint8)
+    program = "from spdnn.memory import peak_bytes; print(peak_bytes())"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert 10e6 < int(done.stdout) < held.nbytes // 2
+
+
+def test_the_peak_is_the_systems_figure_where_the_kernel_has_no_file_of_it(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "_STATUS", machine / "nowhere")
+    assert memory.peak_bytes() <= resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    assert memory.peak_bytes() > 10e6
