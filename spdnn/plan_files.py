@@ -5,7 +5,7 @@ from typing import Any
 
 from spdnn.engines.base import Engine
 from spdnn.errors import DataError, PlanError
-from spdnn.io.files import whole_file
+from spdnn.io.files import telling_damage, whole_file
 from spdnn.io.store import Store, StoreWriter
 from spdnn.network import Network
 from spdnn.provenance import own_version
@@ -27,7 +27,7 @@ def plan_for(engine: Engine, network: Network, mode: str, path: Path | None = No
     PlanError
         If the engine has no plans to keep.
     DataError
-        If the file cannot be read or written, or holds another plan than this one.
+        If the file cannot be read or written, is damaged, or holds another plan than this one.
     """
     if path is None:
         return engine.plan(network, mode)
@@ -42,15 +42,17 @@ def plan_for(engine: Engine, network: Network, mode: str, path: Path | None = No
     }
     if path.exists():
         store = Store(path, "plan")
-        found = store.facts["for"]
-        different = [name for name, value in wanted.items() if found.get(name) != value]
+        with telling_damage(path, "plan"):
+            found = store.facts["for"]
+            different = [name for name, value in wanted.items() if found.get(name) != value]
         if different:
             name = different[0]
             raise DataError(
                 f"{path}: this plan is another one's ({name}: {found.get(name)}, "
                 f"not {wanted[name]}): name another file, or remove this one"
             )
-        return engine.plan_class.from_parts(store.facts["facts"], store.array)
+        with telling_damage(path, "plan"):
+            return engine.plan_class.from_parts(store.facts["facts"], store.array)
     plan = engine.plan(network, mode)
     facts, arrays = plan.to_parts()
     with whole_file(path) as file, StoreWriter(file) as writer:

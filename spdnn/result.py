@@ -160,8 +160,11 @@ class Result:
 
 
 def categories_text(categories: Iterable[int]) -> bytes:
-    """Return the content of a categories file: one number a line, as published."""
-    return "".join(f"{category}\n" for category in categories).encode()
+    """Return the content of a categories file: one number a line, as published.
+
+    Of none, one newline: a file without bytes is refused, as an unfinished download.
+    """
+    return "".join(f"{category}\n" for category in categories).encode() or b"\n"
 
 
 def categories_sha256(categories: Iterable[int]) -> str:

@@ -44,6 +44,22 @@ def default_folder() -> Path:
     return Path(os.environ.get(FOLDER_VARIABLE) or "data")
 
 
+def data_folder(named: Path | None = None) -> Path:
+    """The data folder to read from: the named one, else `default_folder`.
+
+    Raises
+    ------
+    DataError
+        If one was named, here or by the environment, and is no folder. Only ``data``, the one
+        that nobody named, need not be there.
+    """
+    folder = named or default_folder()
+    if (named or os.environ.get(FOLDER_VARIABLE)) and not folder.is_dir():
+        where = "--data" if named else FOLDER_VARIABLE
+        raise DataError(f"{folder}: no such data folder ({where} names it)")
+    return folder
+
+
 @dataclass(frozen=True)
 class SourcedNetwork:
     """A network, and whether every weight, bias and cap is the official one."""
@@ -71,7 +87,7 @@ def open_network(
     progress: Progress | None = None,
     *,
     last: Activation | None = None,
-    index_base: int = 1,
+    index_base: int | None = None,
 ) -> SourcedNetwork:
     """Read or make a network.
 
@@ -95,8 +111,9 @@ def open_network(
     last : {"relu", "linear"}, optional
         Activation of the last layer of ``.safetensors``, ``.pt`` and ``.npz``, which hold weights
         only; linear where not given.
-    index_base : {1, 0}
-        What the first neuron is called in published layer files.
+    index_base : {1, 0}, optional
+        What the first neuron is called in published layer files, the only ones that it may be
+        given for; 1 where not given.
 
     Raises
     ------
@@ -104,6 +121,7 @@ def open_network(
         If it is not there, damaged, or of another size.
     """
     path = Path(source)
+    base = _index_base(index_base, source, is_text_network(source))
     if source != RECIPE and holds_trained(path):
         return _trained_network(path, neurons, layers, bias, ymax, last)
     if last is not None:
@@ -137,7 +155,7 @@ def open_network(
 
     if not path.exists():
         raise DataError(f"{source}: no such file or folder (or the word {RECIPE})")
-    network = tsv.read_layers(path, neurons, layers, make_layer, layers_read, index_base=index_base)
+    network = tsv.read_layers(path, neurons, layers, make_layer, layers_read, index_base=base)
     is_official = _is_official(neurons, bias, cap) and equals_recipe(network)
     return SourcedNetwork(network, source, is_official)
 
@@ -157,6 +175,23 @@ def tells_its_size(source: str) -> bool:
     """Whether a network's source tells its neurons and layers itself."""
     path = Path(source)
     return source != RECIPE and (path.suffix == store.SUFFIX or holds_trained(path))
+
+
+def is_text_network(source: str) -> bool:
+    """Whether a network's source is text, published layer files, whose neurons are numbered."""
+    return source != RECIPE and not tells_its_size(source)
+
+
+def is_text_inputs(source: str) -> bool:
+    """Whether a source of features is text, whose images and neurons are numbered."""
+    return Path(source).name.removesuffix(".gz").endswith(".tsv")
+
+
+def _index_base(given: int | None, source: str, is_text: bool) -> int:
+    """What numbers count from; DataError if it was given where nothing is numbered."""
+    if given is not None and not is_text:
+        raise DataError(f"{source}: index base {given} has no use: only .tsv files number neurons")
+    return 1 if given is None else given
 
 
 def _trained_network(
@@ -210,7 +245,7 @@ def open_features(
     progress: Progress | None = None,
     folder: Path | None = None,
     *,
-    index_base: int = 1,
+    index_base: int | None = None,
 ) -> SourcedFeatures:
     """Read or make features.
 
@@ -230,8 +265,9 @@ def open_features(
     folder : Path, optional
         Where "recipe" looks for the images, and fetches them to; `default_folder` where
         not given.
-    index_base : {1, 0}
-        What the first image and the first neuron are called in a published inputs file.
+    index_base : {1, 0}, optional
+        What the first image and the first neuron are called in a published inputs file, the
+        only one that it may be given for; 1 where not given.
 
     Raises
     ------
@@ -243,6 +279,7 @@ def open_features(
     if count is not None and count < 0:
         raise DataError(f"{count} features cannot be")
     path = Path(source)
+    base = _index_base(index_base, source, is_text_inputs(source))
     if source not in (RECIPE, DIGITS) and path.suffix in _TELLING:
         _require_file(path)
         features, is_official = _TELLING[path.suffix](path)
@@ -252,9 +289,9 @@ def open_features(
         raise DataError(f"{source}: say how many neurons the inputs have")
     elif source == DIGITS:
         features, is_official = _digits(neurons, count), False
-    elif path.name.removesuffix(".gz").endswith(".tsv"):
+    elif is_text_inputs(source):
         _require_file(path)
-        features = tsv.read_inputs(path, neurons, index_base=index_base)
+        features = tsv.read_inputs(path, neurons, index_base=base)
         size = challenge.SIZES.get(neurons)
         is_official = (
             size is not None
@@ -275,7 +312,7 @@ def open_features(
 
 
 def _require_file(path: Path) -> None:
-    if not path.is_file():
+    if path.is_dir() or not path.exists():
         raise DataError(f"{path}: no such file (or the words {RECIPE}, {DIGITS})")
 
 
@@ -301,8 +338,9 @@ _TELLING: dict[str, Callable[[Path], tuple[Features, bool]]] = {
 """Readers of files of features that tell how many neurons they have, by the ending of the name."""
 
 
-def find_weights(folder: Path, neurons: int, layers: int) -> str:
-    """Name the source of a network's weights: what a data folder holds, else the recipe."""
+def find_weights(folder: Path | None, neurons: int, layers: int) -> str:
+    """Name the source of a network's weights: what the `data_folder` holds, else the recipe."""
+    folder = data_folder(folder)
     base = challenge.weights_folder(neurons)
     candidates = [folder / f"{base}-l{layers}{store.SUFFIX}", folder / base]
     candidates += [folder / f"{base}{suffix}" for suffix in tsv.ARCHIVE_SUFFIXES]
@@ -327,17 +365,18 @@ def images_file(folder: Path, progress: Progress | None = None) -> Path:
     return find_images(folder) or download.fetch_images(folder, progress=progress)
 
 
-def find_inputs(folder: Path, neurons: int) -> str:
-    """Name the source of the inputs: what a data folder holds, else the digits."""
+def find_inputs(folder: Path | None, neurons: int) -> str:
+    """Name the source of the inputs: what the `data_folder` holds, else the digits."""
+    folder = data_folder(folder)
     base = challenge.inputs_file(neurons)
     candidates = [folder / Path(base).with_suffix(store.SUFFIX)]
     candidates += [folder / f"{base}{packed}" for packed in _PACKED]
     return _first_there(candidates) or str(find_images(folder) or DIGITS)
 
 
-def find_truth(folder: Path, neurons: int, layers: int) -> str | None:
-    """Path of the published categories in a data folder, or None."""
-    return _first_there([folder / challenge.categories_file(neurons, layers)])
+def find_truth(folder: Path | None, neurons: int, layers: int) -> str | None:
+    """Path of the published categories in the `data_folder`, or None."""
+    return _first_there([data_folder(folder) / challenge.categories_file(neurons, layers)])
 
 
 def _first_there(candidates: list[Path]) -> str | None:
@@ -364,7 +403,7 @@ def read_network(
     bias: float | None = None,
     ymax: Cap = OFFICIAL,
     last: Activation | None = None,
-    index_base: int = 1,
+    index_base: int | None = None,
 ) -> Network:
     """Read a network from files, or make the official one for "recipe"; see `open_network`."""
     opened = open_network(
@@ -378,7 +417,7 @@ def read_features(
     neurons: int | None = None,
     count: int | None = None,
     *,
-    index_base: int = 1,
+    index_base: int | None = None,
 ) -> Features:
     """Read features from a file, or make them for "digits"; see `open_features`."""
     return open_features(str(source), neurons, count, index_base=index_base).features

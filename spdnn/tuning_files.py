@@ -13,7 +13,7 @@ from typing import Any
 from spdnn.engines.base import Engine
 from spdnn.errors import DataError, PlanError
 from spdnn.features import Features
-from spdnn.io.files import whole_file
+from spdnn.io.files import DAMAGE, require_file, whole_file
 from spdnn.memory import l2_bytes
 from spdnn.network import Network
 from spdnn.provenance import cpu_model, own_version
@@ -133,10 +133,11 @@ def _read(path: Path) -> list[dict[str, Any]]:
     try:
         if not path.exists():
             return []
+        require_file(path)
         facts = json.loads(path.read_bytes())
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from error
-    except ValueError as error:
+    except DAMAGE as error:
         raise DataError(f"{path}: not a tuning file, or a damaged one ({error})") from error
     if not isinstance(facts, dict) or facts.get("spdnn") != "tuning":
         raise DataError(f"{path}: not a tuning file of spdnn")

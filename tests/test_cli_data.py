@@ -129,6 +129,7 @@ def test_offline_without_images_a_line_says_what_to_do(data, monkeypatch):
 
 
 def test_run_fetches_the_images_for_recipe_inputs(folder, monkeypatch, capsys):
+    folder.mkdir()
     monkeypatch.setattr(download, "IMAGES_MIRRORS", ("http://127.0.0.1:9",))
     arguments = ["--neurons", "1024", "--layers", "6", "--inputs", "recipe", "--data", str(folder)]
     assert main(["run", *arguments]) == 2
@@ -181,6 +182,7 @@ def test_check_says_where_inputs_first_differ(data, folder):
 
 
 def test_list_says_what_is_there(data, folder):
+    folder.mkdir()
     assert "nothing there" in data("list")[1]
     data("make", "weights", "--neurons", 1024, "--layers", 6)
     (folder / "sparse-images-1024.tsv.gz").write_bytes(b"")
@@ -198,8 +200,45 @@ def test_list_says_what_is_there(data, folder):
 
 def test_the_environment_names_the_data_folder(folder, monkeypatch, capsys):
     monkeypatch.setenv("SPDNN_DATA", str(folder))
+    folder.mkdir()
     assert main(["data", "list"]) == 0
     assert capsys.readouterr().out.startswith(f"{folder}: nothing there")
+
+
+READING = [
+    ["run", "--neurons", "1024", "--layers", "6"],
+    ["run", "--weights", "net.spdnn", "--inputs", "f.spdnn"],
+    ["predict", "--weights", "net.spdnn"],
+    ["bench", "--neurons", "1024", "--layers", "6"],
+    ["data", "list"],
+    ["data", "check", "--neurons", "1024", "--weights", "recipe"],
+    ["data", "convert", "--inputs", "digits", "--neurons", "64", "f.spdnn"],
+]
+
+
+@pytest.mark.parametrize("arguments", READING, ids=lambda arguments: "-".join(arguments[:3]))
+@pytest.mark.parametrize("named", [True, False])
+def test_a_data_folder_that_is_named_and_not_there_is_refused(
+    named, arguments, monkeypatch, capsys
+):
+    if not named:
+        monkeypatch.setenv("SPDNN_DATA", "nowhere")
+    assert main([*arguments, *(["--data", "nowhere"] if named else [])]) == 2
+    name = "--data" if named else "SPDNN_DATA"
+    assert f"nowhere: no such data folder ({name} names it)" in capsys.readouterr().err
+
+
+def test_the_data_folder_that_nobody_named_need_not_be_there(monkeypatch, capsys):
+    monkeypatch.delenv("SPDNN_DATA", raising=False)
+    assert main(["data", "list"]) == 0
+    assert capsys.readouterr().out.startswith("data: nothing there")
+
+
+def test_a_data_folder_may_have_a_percent_sign_in_its_name(monkeypatch, capsys):
+    monkeypatch.setenv("SPDNN_DATA", "50%d")
+    with pytest.raises(SystemExit, match="0"):
+        main(["data", "list", "--help"])
+    assert "50%d" in capsys.readouterr().out
 
 
 @pytest.fixture

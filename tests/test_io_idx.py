@@ -33,7 +33,7 @@ WHOLE = idx(np.zeros((2, 3, 4), np.uint8))
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", r"not an IDX image file \(only 0 bytes\)"),
+        (b"", r"empty \(0 bytes\)"),
         (WHOLE[:15], r"not an IDX image file \(only 15 bytes\)"),
         (WHOLE[:-1], "damaged IDX file: 39 bytes, where its header says 40"),
         (WHOLE + b"x", "damaged IDX file: 41 bytes, where its header says 40"),

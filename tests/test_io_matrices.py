@@ -44,6 +44,23 @@ def test_a_gap_in_the_numbers_of_npz_files_is_a_missing_layer() -> None:
         read_network(folder)
 
 
+def test_an_npz_layer_that_is_there_twice_is_refused_with_both_files() -> None:
+    folder = write_npz(**{name: np.eye(2) for name in ("w1", "w2", "w02")})
+    with pytest.raises(DataError, match="this layer is there twice, also as") as caught:
+        read_network(folder)
+    assert "w2.npz" in str(caught.value)
+    assert "w02.npz" in str(caught.value)
+
+
+def test_a_bias_whose_layer_is_not_there_is_refused() -> None:
+    folder = write_npz(**{"1": np.eye(2)})
+    np.save(folder / "01.bias.npy", [1, 2])
+    with pytest.raises(
+        DataError, match=r"01\.bias\.npy: a bias without a layer: there is no 01\.npz"
+    ):
+        read_network(folder)
+
+
 @pytest.mark.parametrize(
     ("second", "message"),
     [

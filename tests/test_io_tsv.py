@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spdnn import DataError, DeviceError, Features, Layer, Network
-from spdnn.io.tsv import read_categories, read_inputs, read_layers
+from spdnn.io.labels import read_labels
+from spdnn.io.tsv import iterate_weights, read_categories, read_inputs, read_layers
 from tests.makers import (
     dyadic_features,
     layer_files,
@@ -106,10 +107,33 @@ def test_members_may_come_in_any_order_and_fewer_be_asked_for(
     assert network.name == "a.tar.gz"
 
 
-def test_an_unpacked_layer_goes_before_its_packed_twin() -> None:
+@pytest.mark.parametrize("twin", ["n64-l2.tsv.gz", "n64-l02.tsv", "n064-l2.tsv"])
+def test_a_layer_that_is_twice_in_a_folder_is_refused_with_both_files(twin: str) -> None:
     folder = plain_folder()
-    (folder / "n64-l2.tsv.gz").write_bytes(b"not read")
-    assert same_layers(read(folder), NETWORK)
+    (folder / twin).write_bytes(b"1\t1\t1\n")
+    for reading in (read, lambda path: list(iterate_weights(path, 64))):
+        with pytest.raises(DataError, match="layer 2 is there twice, also as") as caught:
+            reading(folder)
+        assert twin in str(caught.value)
+        assert "n64-l2.tsv" in str(caught.value).replace(twin, "")
+
+
+@pytest.mark.parametrize("name", ["n64-l2.tsv", "n64-l2.tsv.gz"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_layer_of_no_bytes_is_refused_and_one_of_a_newline_has_no_edges(
+    name: str, packed: bool
+) -> None:
+    def make(content: bytes) -> Path:
+        others = [(f"n64-l{n}.tsv", FILES[f"n64-l{n}.tsv"]) for n in (1, 3)]
+        if packed:
+            return write_archive(Path("a.tar"), [*others, (name, content)], "w")
+        return write_folder(Path("folder"), dict([*others, (name, content)]))
+
+    for content in (b"", gzip.compress(b"")) if name.endswith("gz") else (b"",):
+        with pytest.raises(DataError, match=rf"{name}: empty \(0 bytes\), as an unfinished"):
+            read(make(content))
+    newline = gzip.compress(b"\n") if name.endswith("gz") else b"\n"
+    assert read(make(newline)).layer_edges[1] == 0
 
 
 def test_the_number_of_layers_read_is_reported() -> None:
@@ -155,8 +179,12 @@ def test_a_faulty_line_is_named_with_its_file(
 
 def test_a_layer_that_is_twice_in_an_archive_is_refused() -> None:
     path = write_archive(Path("a.tar"), members(1, 2, 3, 2), "w")
-    with pytest.raises(DataError, match="layer 2 is twice in it"):
+    with pytest.raises(DataError, match=r"a\.tar:.*: layer 2 is there twice, also as a\.tar:"):
         read(path)
+
+
+def test_layers_may_lie_in_an_archive_without_a_folder() -> None:
+    assert same_layers(read(write_archive(Path("a.tar"), members(1, 2, 3, folder=""))), NETWORK)
 
 
 def test_what_a_layer_refuses_is_named_with_its_file() -> None:
@@ -259,8 +287,32 @@ def test_inputs_of_zero_are_dropped() -> None:
     assert features.n_nonzeros == 1
 
 
-def test_an_empty_inputs_file_holds_no_features() -> None:
-    Path("f.tsv").touch()
+@pytest.mark.parametrize("name", ["f.tsv", "f.tsv.gz"])
+def test_inputs_and_categories_of_no_bytes_are_refused_and_of_a_newline_are_none(
+    name: str,
+) -> None:
+    path = Path(name)
+    path.touch()
+    for reading in (lambda: read_inputs(path, 2), lambda: read_categories(path)):
+        with pytest.raises(DataError, match=rf"^{name}: empty \(0 bytes\)"):
+            reading()
+    path.write_bytes(gzip.compress(b"\n") if name.endswith("gz") else b"\n")
+    assert read_inputs(path, 2).n_features == 0
+    assert read_categories(path).size == 0
+
+
+def test_a_byte_order_mark_is_no_part_of_a_text() -> None:
+    mark = b"\xef\xbb\xbf"
+    Path("c.tsv").write_bytes(mark + b"3\r\n1\r\n")
+    assert read_categories(Path("c.tsv")).tolist() == [1, 3]
+    Path("l.txt").write_bytes(mark + b"2\n0\n")
+    assert read_labels(Path("l.txt")).tolist() == [2, 0]
+    Path("f.tsv").write_bytes(mark + b"1\t2\t1\n")
+    assert read_inputs(Path("f.tsv"), 2).n_features == 1
+    Path("f.tsv").write_bytes(mark + b"1\t2\t1\n1\tx\t1\n")
+    with pytest.raises(DataError, match="line 2: column 'x' is not a number"):
+        read_inputs(Path("f.tsv"), 2)
+    Path("f.tsv").write_bytes(mark + b"\n")
     assert read_inputs(Path("f.tsv"), 2).n_features == 0
 
 
@@ -288,7 +340,7 @@ def test_an_image_number_beyond_memory_is_refused_at_once(
         read_inputs(Path("f.tsv"), 4)
 
 
-@given(st.sets(st.integers(1, 10**17)), st.sampled_from(["\n", "\r\n", "\n\n"]))
+@given(st.sets(st.integers(1, 10**17), min_size=1), st.sampled_from(["\n", "\r\n", "\n\n"]))
 def test_categories_are_read_in_any_order(numbers: set[int], newline: str) -> None:
     Path("c.tsv").write_text(newline.join(map(str, numbers)), newline="")
     categories = read_categories(Path("c.tsv"))

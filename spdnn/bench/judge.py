@@ -27,8 +27,8 @@ class Judge:
         All that there are.
     counts : collection of int
         How many of them the runs take.
-    folder : Path
-        The data folder.
+    folder : Path or None
+        The data folder, as `spdnn.sources.data_folder` takes it.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Judge:
         network: SourcedNetwork,
         features: SourcedFeatures,
         counts: Collection[int],
-        folder: Path,
+        folder: Path | None,
     ) -> None:
         self._network, self._features = network.network, features.features
         self._neurons, self._layers = network.network.n_inputs, network.network.n_layers

@@ -27,7 +27,7 @@ from spdnn.engines.base import Engine
 from spdnn.errors import DataError, SpdnnError
 from spdnn.features import Features
 from spdnn.io.files import whole_file
-from spdnn.sources import default_folder, find_inputs, open_features, open_network
+from spdnn.sources import find_inputs, open_features, open_network
 
 RANKS = (1, 2, 4, 8, 16, 32, 64, 96, 192, 384, 768)
 """Those of the paper's table I and smaller ones."""
@@ -269,7 +269,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     measured.add_argument("--mode", default="auto", choices=("auto", *MODES))
     measured.add_argument("--features", type=int)
     measured.add_argument("--partition", default=PARTITIONS[0], choices=PARTITIONS)
-    measured.add_argument("--data", type=Path, default=default_folder())
+    measured.add_argument("--data", type=Path)
     measured.set_defaults(command=_measure)
     parsed = parser.parse_args(arguments)
     try:

@@ -74,8 +74,10 @@ class Sweep:
     runs : int
     rival_seconds : float
         A rival that would usually take longer for a run gets a share of the features.
-    data, out : Path
-        The data folder, and that of the records.
+    data : Path or None
+        The data folder, as `spdnn.sources.data_folder` takes it.
+    out : Path
+        The folder of the records.
     bias, ymax
         As `spdnn.sources.open_network` takes them.
     """
@@ -89,7 +91,7 @@ class Sweep:
     features: tuple[int | None, ...]
     runs: int
     rival_seconds: float
-    data: Path
+    data: Path | None
     out: Path
     bias: float | None = None
     ymax: Cap = OFFICIAL

@@ -122,9 +122,9 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--index-base",
         type=int,
-        default=1,
         choices=(0, 1),
-        help="from what neurons and images count in .tsv files (default: 1, as published)",
+        help="from what neurons and images count, where there are .tsv files (default: 1, as "
+        "published)",
     )
 
 
@@ -160,12 +160,11 @@ def refuse_tuning(path: Path, engine: Engine, ranks: int = 1) -> None:
 
 
 def add_data_folder(parser: argparse.ArgumentParser) -> None:
-    """Add ``--data``."""
-    folder = default_folder()
+    """Add ``--data``: None where not given, for `data_folder` or, to write, `default_folder`."""
+    folder = str(default_folder()).replace("%", "%%")  # argparse's help is a format
     parser.add_argument(
         "--data",
         type=Path,
-        default=folder,
         metavar="DIR",
         help=f"data folder (here {folder}; the variable {FOLDER_VARIABLE} sets it)",
     )

@@ -16,8 +16,11 @@ from spdnn.network import Network
 from spdnn.sources import (
     SourcedFeatures,
     SourcedNetwork,
+    data_folder,
     find_inputs,
     find_weights,
+    is_text_inputs,
+    is_text_network,
     open_features,
     open_network,
     tells_its_size,
@@ -46,8 +49,10 @@ def add_sources(parser: argparse.ArgumentParser) -> None:
     add_reading(parser)
 
 
-def open_weights(path: str, arguments: argparse.Namespace, phase: str) -> SourcedNetwork:
-    """Open a network as the options of size, activation and reading say; `phase` is shown."""
+def open_weights(
+    path: str, arguments: argparse.Namespace, phase: str, index_base: int | None
+) -> SourcedNetwork:
+    """Open a network as the options of size and activation say; `phase` is shown."""
     with progress_bar(phase) as progress:
         return open_network(
             path,
@@ -57,13 +62,13 @@ def open_weights(path: str, arguments: argparse.Namespace, phase: str) -> Source
             arguments.ymax,
             progress,
             last=arguments.last_activation,
-            index_base=arguments.index_base,
+            index_base=index_base,
         )
 
 
 def open_sources(arguments: argparse.Namespace) -> tuple[SourcedNetwork, SourcedFeatures]:
     """Open what was named, or what the data folder holds."""
-    neurons, layers, folder = arguments.neurons, arguments.layers, arguments.data
+    neurons, layers, folder = arguments.neurons, arguments.layers, data_folder(arguments.data)
     weights, inputs = arguments.weights, arguments.inputs
     if weights is None or not tells_its_size(weights):
         for word, number, official in (("neurons", neurons, SIZES), ("layers", layers, DEPTHS)):
@@ -71,11 +76,15 @@ def open_sources(arguments: argparse.Namespace) -> tuple[SourcedNetwork, Sourced
                 known = ", ".join(map(str, official))
                 raise DataError(f"say how many --{word} (official: {known})")
     if weights is None:
-        weights = find_weights(folder, neurons, layers)
-    network = open_weights(weights, arguments, "weights")
+        weights = find_weights(arguments.data, neurons, layers)
+    base = arguments.index_base  # of either source, or of both
+    is_text = is_text_network(weights)
+    network = open_weights(weights, arguments, "weights", base if is_text else None)
     neurons = network.network.n_inputs
     if inputs is None:
-        inputs = find_inputs(folder, neurons)
+        inputs = find_inputs(arguments.data, neurons)
+    if is_text and not is_text_inputs(inputs):
+        base = None
     with progress_bar("inputs") as progress:
         features = open_features(
             inputs,
@@ -83,7 +92,7 @@ def open_sources(arguments: argparse.Namespace) -> tuple[SourcedNetwork, Sourced
             arguments.features,
             progress,
             folder,
-            index_base=arguments.index_base,
+            index_base=base,
         )
     return network, features
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spdnn.errors import DataError
-from spdnn.io.files import whole_file
+from spdnn.io.files import DAMAGE, require_file, telling_damage, whole_file
 from spdnn.io.store import SUFFIX, Store, StoreWriter
 from spdnn.state import State, joined
 
@@ -118,20 +118,41 @@ def read_checkpoint(folder: Path) -> Checkpoint | None:
     Raises
     ------
     DataError
-        If it is no checkpoint of this version.
+        If it is no checkpoint of this version, or damaged.
     """
     path = folder / MANIFEST
     try:
+        require_file(path)
         facts = json.loads(path.read_bytes())
         if facts.pop("spdnn") != "checkpoint" or facts.pop("version") != VERSION:
             raise ValueError("of another version")
-        return Checkpoint(**facts | {"counts": np.array(facts["counts"], dtype=np.int64)})
+        facts["counts"] = np.array(facts["counts"], dtype=np.int64)
+        return _whole(Checkpoint(**facts))
     except FileNotFoundError:
         return None
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from error
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{path}: not a checkpoint of this version of spdnn; remove it") from error
+    except DAMAGE as error:
+        raise DataError(
+            f"{path}: damaged, or not a checkpoint of this version of spdnn; remove it"
+        ) from error
+
+
+def _whole(checkpoint: Checkpoint) -> Checkpoint:
+    """Return it; ValueError if a fact is not of its kind."""
+    is_whole = (
+        isinstance(checkpoint.layer, int)
+        and isinstance(checkpoint.run, dict)
+        and isinstance(checkpoint.seconds, int | float)
+        and checkpoint.counts.ndim == 2
+        and len(checkpoint.counts) == 3
+        and isinstance(checkpoint.carried, list)
+        and len(checkpoint.carried) > 0
+        and all(isinstance(rows, int) and rows >= 0 for rows in checkpoint.carried)
+    )
+    if not is_whole:
+        raise ValueError("a fact of another kind")
+    return checkpoint
 
 
 def require_same(folder: Path, checkpoint: Checkpoint, run: Mapping[str, Any]) -> None:
@@ -175,6 +196,7 @@ def read_state(folder: Path, checkpoint: Checkpoint, number: int, size: int) -> 
         if rows.size or (writer == 0 and first == end):  # of no rows one knows how long they are
             path = _state_path(folder, checkpoint.layer, writer, len(checkpoint.carried))
             store = Store(path, "state")
-            arrays = (store.array(name) for name in ("ids", "rows", "activations"))
-            parts.append(State(checkpoint.layer, *arrays).take(rows))
+            with telling_damage(path, "checkpoint"):
+                arrays = (store.array(name) for name in ("ids", "rows", "activations"))
+                parts.append(State(checkpoint.layer, *arrays).take(rows))
     return joined(parts)

@@ -1,15 +1,87 @@
-"""Files and folders written whole or not at all."""
+"""Files and folders written whole or not at all, and what may be read."""
 
 import os
 import secrets
 import shutil
+import stat
+import struct
 import sys
+import tokenize
+import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from spdnn.errors import DataError
+
+DAMAGE = (
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+    struct.error,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+"""What json, zipfile, numpy and scipy raise for files that are none of theirs, or were changed, and
+what comes of facts that are missing or of another kind."""
+
+_NO_FILES = {
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def require_file(path: Path) -> None:
+    """Refuse to read what is there and no regular file: every reader asks this first.
+
+    A device may have no end, a pipe can be read only once, where several processes or passes may
+    have to, and neither can be mapped. Of what is not there, and of folders, the reader's own
+    opening tells.
+
+    Raises
+    ------
+    DataError
+        If it is a pipe, a socket or a device.
+    OSError
+        If it cannot be looked at; what is not there is no error.
+    """
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        what = _NO_FILES.get(stat.S_IFMT(path.stat().st_mode), "something else")
+        raise DataError(f"{path}: {what}; give a regular file")
+
+
+@contextmanager
+def telling_damage(path: Path, what: str) -> Iterator[None]:
+    """Tell what goes wrong while a value is made of a file's content as damage of the file.
+
+    Parameters
+    ----------
+    path : Path
+    what : str
+        What the file is, such as "plan".
+
+    Raises
+    ------
+    DataError
+        One that names the file already is left as it is.
+    """
+    try:
+        yield
+    except (DataError, *DAMAGE) as error:
+        if isinstance(error, DataError) and str(error).startswith(str(path)):
+            raise
+        reason = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+        raise DataError(f"{path}: damaged {what}: {reason}; remove it, or make it anew") from error
 
 
 def replaces_file(path: Path) -> bool:

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from spdnn.errors import DataError
 from spdnn.io import idx, matrices
-from spdnn.io.triples import read_bytes
+from spdnn.io.triples import read_bytes, without_mark
 
 
 def read_labels(path: Path) -> npt.NDArray[np.int64]:
@@ -38,7 +38,7 @@ def read_labels(path: Path) -> npt.NDArray[np.int64]:
     if path.suffix not in (".txt", ".tsv"):
         return idx.read_labels(path).astype(np.int64)
     classes = []
-    for number, line in enumerate(read_bytes(path).splitlines(), start=1):
+    for number, line in enumerate(without_mark(read_bytes(path)).splitlines(), start=1):
         text = line.strip()
         if not text.isdigit() or len(text) > 18:
             shown = line[:40].decode("utf-8", "replace")

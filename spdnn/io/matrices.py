@@ -5,9 +5,6 @@ A network is a folder of ``.npz`` files, a sparse matrix (inputs x outputs) each
 ``2.npz``, ..., ``10.npz``. The bias of ``1.npz`` is ``1.bias.npy`` beside it, none is zero.
 """
 
-import tokenize
-import zipfile
-import zlib
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
@@ -21,26 +18,11 @@ import scipy.sparse as sp
 from spdnn.errors import DataError
 from spdnn.features import Features
 from spdnn.io.chain import Part, activated, chain, natural, require_weights_say_all
-from spdnn.io.files import whole_file, whole_folder
+from spdnn.io.files import DAMAGE, require_file, whole_file, whole_folder
 from spdnn.network import Activation, Network
 
 SUFFIX = ".npz"
 _BIAS = ".bias.npy"
-
-_DAMAGE = (
-    ArithmeticError,
-    EOFError,
-    LookupError,
-    NotImplementedError,
-    RuntimeError,
-    SyntaxError,
-    TypeError,
-    ValueError,
-    tokenize.TokenError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
-"""What numpy and scipy raise for files that are none of theirs, or damaged."""
 
 
 def is_folder_of_layers(path: Path) -> bool:
@@ -63,12 +45,12 @@ def read_layers(path: Path, last: Activation = "linear", ymax: float | None = No
     Raises
     ------
     DataError
-        If a file is none of scipy's, a layer is missing (where names count), or the layers
-        do not follow each other.
+        If a file is none of scipy's, a layer is missing or twice there (where names count), a
+        bias has no layer, or the layers do not follow each other.
     """
     files = sorted(path.glob(f"*{SUFFIX}"), key=lambda file: natural(file.name))
     files = files if path.is_dir() else [path]
-    _require_all(path, [natural(file.stem) for file in files])
+    _require_each_once(path, files)
     parts = []
     for file in files:
         bias_file = file.with_name(file.stem + _BIAS)
@@ -77,13 +59,20 @@ def read_layers(path: Path, last: Activation = "linear", ymax: float | None = No
     return chain(path, activated(parts, last, ymax), "inputs x outputs")
 
 
-def _require_all(path: Path, keys: list[list[Any]]) -> None:
-    """Refuse names that count by their last number, but leave one out."""
-    for before, key in pairwise(keys):
+def _require_each_once(path: Path, files: list[Path]) -> None:
+    """Refuse names that count by their last number, but leave one out, or say one twice."""
+    keys = {file: natural(file.stem) for file in files}
+    for (first, before), (second, key) in pairwise(keys.items()):
+        if key == before:
+            raise DataError(f"{second}: this layer is there twice, also as {first}")
         counts = len(key) > 1 and [*before[:-2], before[-1]] == [*key[:-2], key[-1]]
         if counts and key[-2] != before[-2] + 1:
             name = "".join(map(str, [*key[:-2], before[-2] + 1, key[-1]]))
             raise DataError(f"{path}: a layer is missing: no {name}{SUFFIX}, but a later one")
+    for bias in path.glob(f"*{_BIAS}"):  # none where it is a single file
+        layer = bias.with_name(bias.name.removesuffix(_BIAS) + SUFFIX)
+        if layer not in files:
+            raise DataError(f"{bias}: a bias without a layer: there is no {layer.name}")
 
 
 def write_layers(folder: Path, network: Network) -> None:
@@ -136,11 +125,12 @@ def _load_sparse(path: Path) -> Any:
 
 def _loaded(path: Path, load: Callable[[BinaryIO], Any], wanted: str) -> Any:
     try:
+        require_file(path)
         with open(path, "rb") as file:  # numpy would leave a damaged one open
             array = load(file)
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from error
-    except _DAMAGE as error:
+    except DAMAGE as error:
         raise DataError(f"{path}: not {wanted} writes it") from error
     if getattr(array, "dtype", np.dtype(object)).kind not in "biuf":
         raise DataError(f"{path}: not {wanted} writes it")

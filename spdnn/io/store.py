@@ -23,7 +23,7 @@ import scipy.sparse as sp
 
 from spdnn.errors import DataError
 from spdnn.features import Features, index_dtype
-from spdnn.io.files import whole_file
+from spdnn.io.files import DAMAGE, require_file, telling_damage, whole_file
 from spdnn.io.mapping import MappedFile
 from spdnn.network import Layer, LayerSequence, Network
 
@@ -39,9 +39,6 @@ _LOCAL_HEADER_BYTES = 30
 _ZIP64_EXTRA_BYTES = 20
 _ALIGNMENT_FIELD = 0xD935
 """Extra field that other tools write for alignment, too."""
-
-_DAMAGE = (zipfile.BadZipFile, NotImplementedError, OverflowError, ValueError, struct.error)
-"""What zipfile raises for an archive that is none, or was changed."""
 
 
 class StoreWriter:
@@ -110,19 +107,20 @@ class Store:
     def __init__(self, path: Path, kind: str) -> None:
         self.path = path
         try:
+            require_file(path)
             with open(path, "rb") as file:
                 self._map = MappedFile.of(file, path)
                 with zipfile.ZipFile(file) as archive:
                     self._members = {info.filename: info for info in archive.infolist()}
         except OSError as error:
             raise DataError(f"{path}: {error.strerror or error}") from error
-        except _DAMAGE as error:
+        except DAMAGE as error:
             raise DataError(f"{path}: not a store, or one that was cut short ({error})") from error
         self._checked: set[str] = set()
         try:
             self.facts = json.loads(bytes(self._bytes(_HEADER_MEMBER)))
             found, version = self.facts["spdnn"], self.facts["version"]
-        except (KeyError, TypeError, ValueError) as error:
+        except DAMAGE as error:
             raise DataError(f"{path}: not a store of spdnn") from error
         if version != VERSION:
             raise DataError(
@@ -138,7 +136,7 @@ class Store:
     def _bytes(self, member: str) -> memoryview:
         info = self._members.get(member)
         if info is None:
-            raise DataError(f"{self.path}: damaged store: {member} is missing")
+            raise self._damaged(f"{member} is missing")
         lengths = self._map[info.header_offset : info.header_offset + _LOCAL_HEADER_BYTES][26:]
         n_name, n_extra = struct.unpack("<HH", lengths.ljust(4, b"\0"))
         name_start = info.header_offset + _LOCAL_HEADER_BYTES
@@ -147,11 +145,14 @@ class Store:
         if member not in self._checked:
             # The name stands twice, so that a changed one cannot lead to another layer's data.
             if self._map[name_start : name_start + n_name] != member.encode():
-                raise DataError(f"{self.path}: damaged store: the name of {member} was changed")
+                raise self._damaged(f"the name of {member} was changed")
             if len(data) != info.file_size or zlib.crc32(data) != info.CRC:
-                raise DataError(f"{self.path}: damaged store: checksum of {member} is wrong")
+                raise self._damaged(f"checksum of {member} is wrong")
             self._checked.add(member)
         return data
+
+    def _damaged(self, text: str) -> DataError:
+        return DataError(f"{self.path}: damaged store: {text}; remove it, or make it anew")
 
     def checksums(self) -> list[tuple[str, int, int]]:
         """Name, size and CRC-32 of each array."""
@@ -167,10 +168,11 @@ class Store:
             If it is missing or its checksum is wrong.
         """
         data = self._bytes(f"{name}.npy")
-        head = io.BytesIO(data[: 4 * ALIGNMENT])
-        np.lib.format.read_magic(head)
-        shape, _, dtype = np.lib.format.read_array_header_1_0(head)
-        return np.frombuffer(data, dtype=dtype, offset=head.tell()).reshape(shape)
+        with telling_damage(self.path, "store"):
+            head = io.BytesIO(data[: 4 * ALIGNMENT])
+            np.lib.format.read_magic(head)
+            shape, _, dtype = np.lib.format.read_array_header_1_0(head)
+            return np.frombuffer(data, dtype=dtype, offset=head.tell()).reshape(shape)
 
 
 def write_network(
@@ -239,19 +241,17 @@ class StoredLayers(LayerSequence):
     def layer(self, index: int) -> Layer:
         """Read layer `index`, counted from 0."""
         store = self._store
-        indices = store.array(f"{index}/indices").astype(np.int32)
-        data = store.array(f"{index}/weights")
-        if data.size != indices.size:
-            if self._constant.size != indices.size or self._constant[0] != data[0]:
-                # Layers in a row mostly share their weight: they then share this array, too.
-                self._constant = np.full(indices.size, data[0], dtype=np.float32)
-            data = self._constant
-        parts = (data, indices, store.array(f"{index}/indptr"))
-        try:
+        with telling_damage(store.path, f"store, layer {index + 1}"):
+            indices = store.array(f"{index}/indices").astype(np.int32)
+            data = store.array(f"{index}/weights")
+            if data.size != indices.size:
+                if self._constant.size != indices.size or self._constant[0] != data[0]:
+                    # Layers in a row mostly share their weight: they then share this array, too.
+                    self._constant = np.full(indices.size, data[0], dtype=np.float32)
+                data = self._constant
+            parts = (data, indices, store.array(f"{index}/indptr"))
             weights = sp.csr_array(parts, shape=self.shapes[index])
             return Layer(weights, store.array(f"{index}/bias"), **self._facts[index])
-        except ValueError as error:
-            raise DataError(f"{store.path}, layer {index + 1}: damaged store ({error})") from error
 
 
 def read_network(path: Path) -> tuple[Network, bool]:
@@ -269,7 +269,9 @@ def read_network(path: Path) -> tuple[Network, bool]:
         If it is not a network's store, or damaged.
     """
     store = Store(path, "network")
-    return Network(StoredLayers(store), name=store.facts["name"]), bool(store.facts["official"])
+    with telling_damage(path, "store"):
+        network = Network(StoredLayers(store), name=str(store.facts["name"]))
+        return network, bool(store.facts["official"])
 
 
 def write_features(path: Path, features: Features, *, is_official: bool = False) -> None:
@@ -305,8 +307,9 @@ def read_features(path: Path) -> tuple[Features, bool]:
         If it is not a store of features, or damaged.
     """
     store = Store(path, "features")
-    values = store.array("values") if "values" in store else None
-    features = Features(
-        int(store.facts["n_neurons"]), store.array("indptr"), store.array("indices"), values
-    )
-    return features, bool(store.facts["official"])
+    with telling_damage(path, "store"):
+        values = store.array("values") if "values" in store else None
+        features = Features(
+            int(store.facts["n_neurons"]), store.array("indptr"), store.array("indices"), values
+        )
+        return features, bool(store.facts["official"])

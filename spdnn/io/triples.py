@@ -4,6 +4,7 @@ pyarrow parses; what it refuses, and what it accepts but a matrix cannot hold, i
 traced back to a line for the message. Only a faulty file is read line by line.
 """
 
+import codecs
 import gzip
 import math
 import re
@@ -19,6 +20,7 @@ import pyarrow.csv
 import scipy.sparse as sp
 
 from spdnn.errors import DataError
+from spdnn.io.files import require_file
 
 BLOCK_BYTES = 4 << 20
 """What pyarrow hands to a thread at a time; 1 MiB, its own choice, is a third slower here."""
@@ -45,21 +47,47 @@ def read_bytes(path: Path) -> bytes:
     Raises
     ------
     DataError
-        If the file cannot be read or is damaged.
+        If the file cannot be read, is damaged or has no bytes.
     """
     try:
+        require_file(path)
         data = path.read_bytes()
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from error
-    return gunzip(data, str(path)) if path.suffix == ".gz" else data
+    return unpacked(data, str(path))
 
 
-def gunzip(data: bytes, name: str) -> bytes:
-    """Unpack gzip `data`; `name` is for the message of a DataError."""
-    try:
-        return gzip.decompress(data)
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{name}: damaged or truncated gzip file ({error})") from error
+def unpacked(data: bytes, name: str) -> bytes:
+    """Content of a file or of an archive's member that was read as `data`.
+
+    Parameters
+    ----------
+    data : bytes
+    name : str
+        It is packed where this ends in ``.gz``.
+
+    Raises
+    ------
+    DataError
+        If it is damaged, or nothing: a transfer that broke off leaves a file without bytes.
+        A text without lines has one newline.
+    """
+    if data and name.endswith(".gz"):
+        try:
+            data = gzip.decompress(data)
+        except (OSError, EOFError, zlib.error) as error:
+            raise DataError(f"{name}: damaged or truncated gzip file ({error})") from error
+    if not data:
+        raise DataError(
+            f"{name}: empty (0 bytes), as an unfinished download is; "
+            "a text that is to hold nothing has one newline"
+        )
+    return data
+
+
+def without_mark(text: bytes) -> bytes:
+    """Text without the byte-order mark that some editors put before UTF-8."""
+    return text.removeprefix(codecs.BOM_UTF8)
 
 
 def parse_triples(data: bytes, name: str) -> Triples:
@@ -77,6 +105,7 @@ def parse_triples(data: bytes, name: str) -> Triples:
     DataError
         With the number of the first line that is not such a triple.
     """
+    data = without_mark(data)
     if not data or data.isspace():
         return Triples(*(np.empty(0, dtype=kind.to_pandas_dtype()) for kind in _COLUMNS.values()))
     # A copy in memory of pyarrow's own: one of its threads that lets go of a Python object, even

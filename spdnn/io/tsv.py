@@ -19,7 +19,14 @@ import scipy.sparse as sp
 from spdnn import challenge
 from spdnn.errors import DataError
 from spdnn.features import Features, index_dtype
-from spdnn.io.triples import gunzip, parse_triples, read_bytes, triples_to_csr
+from spdnn.io.files import require_file
+from spdnn.io.triples import (
+    parse_triples,
+    read_bytes,
+    triples_to_csr,
+    unpacked,
+    without_mark,
+)
 from spdnn.memory import require_bytes
 from spdnn.network import Layer, Network
 
@@ -48,7 +55,7 @@ def read_layers(
     path : Path
         A folder holding ``n{N}-l{l}.tsv`` (or ``.tsv.gz``) files, a folder holding
         ``neuron{N}/`` with them, or a tar archive (``.tar``, ``.tar.gz``, ``.tgz``) of them
-        in any order. Where a folder has a layer packed and unpacked, the unpacked one is read.
+        in any order.
     neurons, layers : int
         Size of the square layers and how many to read.
     make_layer : callable
@@ -61,8 +68,8 @@ def read_layers(
     Raises
     ------
     DataError
-        If a layer file is missing or twice in an archive, or one is malformed (with file and
-        line).
+        If a layer file is missing, a layer is there twice (with both files), or one is
+        malformed (with file and line).
     DeviceError
         If so many layers of that size do not fit into memory.
     """
@@ -71,8 +78,6 @@ def read_layers(
         f"a network of {layers} layers of {neurons} neurons",
         "take fewer --layers",
     )
-
-    is_archive = path.name.endswith(ARCHIVE_SUFFIXES)
 
     def parse(name: str, read: Callable[[], bytes]) -> Layer:
         weights = _parse_weights(name, read, neurons, index_base)
@@ -85,18 +90,9 @@ def read_layers(
     sizes_seen: set[int] = set()
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         try:
-            for name, read in _members(path, neurons):
-                match = _LAYER_NAME.fullmatch(Path(name).name)
-                if match is None:
-                    continue
-                sizes_seen.add(int(match[1]))
-                index = int(match[2])
-                if int(match[1]) != neurons or not 1 <= index <= layers:
-                    continue
-                if index not in parsed:
+            for index, name, read in _layers(_members(path, neurons), neurons, sizes_seen):
+                if 1 <= index <= layers:
                     parsed[index] = pool.submit(parse, name, read)
-                elif is_archive:
-                    raise DataError(f"{path}: layer {index} is twice in it, again as {name}")
             if len(parsed) < layers:
                 raise _missing_layers(path, neurons, layers, set(parsed), sizes_seen)
             result = []
@@ -130,20 +126,40 @@ def iterate_weights(path: Path, neurons: int) -> Iterator[tuple[int, str, sp.csr
     Raises
     ------
     DataError
-        If there is no such layer, or one is malformed (with file and line).
+        If there is no such layer, one is there twice (with both files), or one is malformed
+        (with file and line).
     """
     sizes_seen: set[int] = set()
     is_single = _LAYER_NAME.fullmatch(path.name) and path.is_file()
     single = [(str(path), partial(read_bytes, path))]
-    for name, read in single if is_single else _members(path, neurons):
-        match = _LAYER_NAME.fullmatch(Path(name).name)
+    members = iter(single) if is_single else _members(path, neurons)
+    for index, name, read in _layers(members, neurons, sizes_seen):
+        yield index, name, _parse_weights(name, read, neurons)
+    if neurons not in sizes_seen:
+        raise _missing_layers(path, neurons, 1, set(), sizes_seen)
+
+
+def _layers(
+    members: Iterator[tuple[str, Callable[[], bytes]]], neurons: int, sizes_seen: set[int]
+) -> Iterator[tuple[int, str, Callable[[], bytes]]]:
+    """Yield number, name and reader of each layer of a size; no layer may be there twice.
+
+    Sizes of all layers on the way are added to `sizes_seen`.
+    """
+    names: dict[int, str] = {}
+    for name, read in members:
+        # A member of an archive has the archive's name and a colon before its own.
+        match = _LAYER_NAME.fullmatch(Path(name.rpartition(":")[2]).name)
         if match is None:
             continue
         sizes_seen.add(int(match[1]))
-        if int(match[1]) == neurons:
-            yield int(match[2]), name, _parse_weights(name, read, neurons)
-    if neurons not in sizes_seen:
-        raise _missing_layers(path, neurons, 1, set(), sizes_seen)
+        if int(match[1]) != neurons:
+            continue
+        index = int(match[2])
+        if index in names:
+            raise DataError(f"{name}: layer {index} is there twice, also as {names[index]}")
+        names[index] = name
+        yield index, name, read
 
 
 def _parse_weights(
@@ -205,7 +221,7 @@ def _archive_members(path: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
                     if len(data) != member.size:
                         raise DataError(f"{path}: truncated archive, in {member.name}")
                     name = f"{path.name}:{member.name}"
-                    yield name, partial(gunzip if name.endswith(".gz") else _as_it_is, data, name)
+                    yield name, partial(unpacked, data, name)
             while stream.read(ARCHIVE_BUFFER):
                 pass  # the checksum stands at the very end
     except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error) as error:
@@ -220,13 +236,10 @@ def _unpacked(path: Path) -> gzip.GzipFile | io.BufferedReader:
     Not left to tarfile, which unpacks streams without a look at gzip's checksum: a changed
     bit would become another weight.
     """
+    require_file(path)
     with open(path, "rb") as file:
         is_gzip = file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
     return gzip.open(path) if is_gzip else open(path, "rb")
-
-
-def _as_it_is(data: bytes, name: str) -> bytes:
-    return data
 
 
 def read_inputs(path: Path, neurons: int, *, index_base: int = 1) -> Features:
@@ -271,13 +284,16 @@ def read_inputs(path: Path, neurons: int, *, index_base: int = 1) -> Features:
 def read_categories(path: Path) -> npt.NDArray[np.int64]:
     """Read a truth file: one 1-based number a line; returned ascending, each once, int64.
 
+    A file of one newline is the list of no features.
+
     Raises
     ------
     DataError
-        If a line is not a positive number or a number stands twice (with the line's number).
+        If the file has no bytes; if a line is not a positive number or a number stands twice
+        (with the line's number).
     """
     lines: dict[int, int] = {}
-    for number, line in enumerate(read_bytes(path).splitlines(), start=1):
+    for number, line in enumerate(without_mark(read_bytes(path)).splitlines(), start=1):
         text = line.strip()
         if not text:
             continue

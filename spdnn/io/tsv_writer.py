@@ -20,6 +20,9 @@ from spdnn.network import Network
 BLOCK_LINES = 1 << 20
 """Lines made at a time: about 25 MB of text."""
 
+NO_LINES = b"\n"
+"""Text of a layer without edges, or of inputs that are all zero: no bytes would be no file."""
+
 _TAB, _NEWLINE = np.frombuffer(b"\t\n", dtype=np.uint8)
 
 Characters = npt.NDArray[np.uint8]
@@ -38,7 +41,7 @@ def layer_text(weights: Any) -> bytes:
     numbers = _numbers(max(weights.shape))
     values, which = np.unique(columns.data, return_inverse=True)
     texts = _characters([_weight_text(value) for value in values])
-    return _lines(numbers, columns.indices, outputs, texts[which])
+    return _lines(numbers, columns.indices, outputs, texts[which]) or NO_LINES
 
 
 def _weight_text(value: np.float32) -> str:
@@ -87,6 +90,8 @@ def write_inputs(
     one = _characters(["1"])
     step = max(1, BLOCK_LINES * features.n_features // max(1, features.n_nonzeros))
     with whole_file(path) as file:
+        if features.n_nonzeros == 0:
+            file.write(NO_LINES)
         for start in range(0, features.n_features, step):
             stop = min(start + step, features.n_features)
             indptr = features.indptr[start : stop + 1]

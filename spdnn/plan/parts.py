@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
-from typing import Any, Self
+from typing import Any, Self, get_origin
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,13 @@ class Parts:
 
     @classmethod
     def from_parts(cls, facts: Mapping[str, Any], array: Callable[[str], Any]) -> Self:
-        """Put together what `to_parts` took apart; `array` gives an array by its name."""
+        """Put together what `to_parts` took apart; `array` gives an array by its name.
+
+        Raises
+        ------
+        KeyError, TypeError
+            If a fact is missing or of another kind.
+        """
         kept: dict[str, Any] = {}
         for name, kind in _types(cls).items():
             if hasattr(kind, "_fields"):
@@ -42,7 +48,10 @@ class Parts:
                 kept[name] = kind(**facts[name])
             else:
                 value = facts[name]
-                kept[name] = tuple(value) if isinstance(value, list) else value  # JSON has lists
+                value = tuple(value) if isinstance(value, list) else value  # JSON has lists
+                if not isinstance(value, get_origin(kind) or kind):
+                    raise TypeError(f"{name} is {value!r}")
+                kept[name] = value
         return cls(**kept)
 
 

@@ -8,7 +8,7 @@ from spdnn import challenge
 from spdnn.cli.arguments import add_data_folder, positive
 from spdnn.cli.progress import progress_bar
 from spdnn.recipe_check import RecipeCheck, check_inputs, check_weights
-from spdnn.sources import RECIPE, open_features
+from spdnn.sources import RECIPE, data_folder, open_features
 
 
 def add_parser(verbs: Any) -> None:
@@ -36,13 +36,14 @@ def add_parser(verbs: Any) -> None:
 
 def check(arguments: argparse.Namespace) -> int:
     """Compare and say."""
+    folder = data_folder(arguments.data)
     if arguments.weights is not None:
         with progress_bar("check") as progress:
             result = check_weights(arguments.weights, arguments.neurons, arguments.layers, progress)
         return _report(str(arguments.weights), result, "layer")
     found = open_features(arguments.inputs, arguments.neurons)
     with progress_bar("recipe") as progress:
-        true = open_features(arguments.images, arguments.neurons, None, progress, arguments.data)
+        true = open_features(arguments.images, arguments.neurons, None, progress, folder)
     with progress_bar("check") as progress:
         result = check_inputs(found.features, true.features, progress)
     return _report(arguments.inputs, result, "feature")

@@ -18,7 +18,7 @@ from spdnn.cli.progress import progress_bar
 from spdnn.cli.sources import open_weights
 from spdnn.errors import DataError
 from spdnn.io import matrices, onnx_chain, state_dict, store
-from spdnn.sources import SourcedFeatures, SourcedNetwork, open_features
+from spdnn.sources import SourcedFeatures, SourcedNetwork, data_folder, open_features
 
 
 def add_parser(verbs: Any) -> None:
@@ -81,19 +81,20 @@ def said_of(target: Path, facts: str) -> str:
 
 
 def _convert_network(arguments: argparse.Namespace) -> str:
-    network = open_weights(arguments.weights, arguments, "read")
+    network = open_weights(arguments.weights, arguments, "read", arguments.index_base)
     NETWORK_WRITERS[arguments.target.suffix](arguments.target, network)
     return f"{network.network.n_layers} layers, {network.network.n_edges:,} edges"
 
 
 def _convert_features(arguments: argparse.Namespace) -> str:
+    folder = data_folder(arguments.data)
     with progress_bar("inputs") as progress:
         features = open_features(
             arguments.inputs,
             arguments.neurons,
             arguments.features,
             progress,
-            arguments.data,
+            folder,
             index_base=arguments.index_base,
         )
     _FEATURE_WRITERS[arguments.target.suffix](arguments.target, features)

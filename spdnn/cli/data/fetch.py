@@ -8,6 +8,7 @@ from spdnn.cli.arguments import add_data_folder
 from spdnn.cli.progress import progress_bar
 from spdnn.errors import DataError
 from spdnn.io import download
+from spdnn.sources import default_folder
 
 IMAGES = "images"
 KINDS = (IMAGES, "weights", "inputs", "categories")
@@ -40,7 +41,7 @@ def fetch(arguments: argparse.Namespace) -> int:
     """Fetch what was named, one file after the other."""
     if arguments.neurons is None and set(arguments.what) != {IMAGES}:
         raise DataError("say which size to fetch with --neurons")
-    folder = arguments.data
+    folder = arguments.data or default_folder()
     for kind in dict.fromkeys(arguments.what):
         if kind == IMAGES:
             with progress_bar(IMAGES) as progress:

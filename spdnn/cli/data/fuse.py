@@ -52,5 +52,5 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _branch(arguments: argparse.Namespace, path: Path) -> Network:
-    opened = open_weights(str(path), arguments, "read")
+    opened = open_weights(str(path), arguments, "read", arguments.index_base)
     return Network(opened.network.layers, name=str(path))

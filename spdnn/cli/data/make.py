@@ -12,7 +12,7 @@ from spdnn.errors import DataError
 from spdnn.io import store, tsv_writer
 from spdnn.recipes.mnist import official_features
 from spdnn.recipes.radixnet import layers_per_group, official_network
-from spdnn.sources import find_images, images_file
+from spdnn.sources import default_folder, find_images, images_file
 
 
 def add_parser(verbs: Any) -> None:
@@ -103,7 +103,7 @@ def make_inputs(arguments: argparse.Namespace) -> int:
 
 
 def _data_folder(arguments: argparse.Namespace) -> Path:
-    folder: Path = arguments.data
+    folder: Path = arguments.data or default_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

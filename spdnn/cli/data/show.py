@@ -7,7 +7,7 @@ from typing import Any
 from spdnn import challenge
 from spdnn.cli.arguments import add_data_folder
 from spdnn.errors import DataError
-from spdnn.sources import find_images
+from spdnn.sources import data_folder, find_images
 
 
 def add_parser(verbs: Any) -> None:
@@ -21,7 +21,7 @@ def add_parser(verbs: Any) -> None:
 
 def show(arguments: argparse.Namespace) -> int:
     """Print a line for each file, then what the recipes can make."""
-    folder: Path = arguments.data
+    folder = data_folder(arguments.data)
     try:
         entries = sorted(entry for entry in folder.iterdir() if not _is_aside(entry))
     except FileNotFoundError:
