@@ -40,7 +40,7 @@ PHASES = {
     "run": Phase(CpuEngine, "run"),
     "between": Phase(Course, "rank_count"),
     "gather": Phase(ranks._Ranks, "gathered"),
-    "report": Phase(command, "as_text", rank=0),
+    "report": Phase(command, "run_rows", rank=0),
 }
 
 

@@ -494,7 +494,7 @@ TOLD = {
     "data": (2, "the data is wrong"),
     "os": (2, "[Errno 5] the disk is broken"),
     "memory": (2, "out of memory"),
-    "ours": (1, "Traceback"),
+    "ours": (70, "Traceback"),
     "exit-0": (1, "has ended in the middle of the run, with status 0"),
     "exit-3": (3, "has ended in the middle of the run, with status 3"),
     "interrupted": (130, "interrupted"),

@@ -326,7 +326,8 @@ def test_run_and_predict_share_a_file(
     [
         (["--engine", "scipy"], "engine scipy has no shapes that could be tuned"),
         (["--tuning", "nowhere/t.json"], "cannot write nowhere/t.json: there is no folder"),
-        (["--tuning", "f.npz"], "f.npz: not a tuning file"),
+        (["--tuning", "f.npz"], "--tuning would replace f.npz, which --inputs is read from"),
+        (["--tuning", "other.npz"], "other.npz: not a tuning file"),
     ],
 )
 def test_a_mistake_is_found_before_any_work(
@@ -336,5 +337,6 @@ def test_a_mistake_is_found_before_any_work(
     sources: list[str],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    Path("f.npz").rename("other.npz")  # no work comes so far as to miss them
     Path("net.spdnn").unlink()
     assert message in failure([command, *sources, *arguments], capsys)
