@@ -472,6 +472,7 @@ def test_a_mistake_is_one_line_and_status_2(
             [*BASE, "--truth", "truth.tsv", "--check", "reference"],
             "--truth truth.tsv is what to judge the run by: leave out --check",
         ),
+        ([*BASE, "--checkpoint-every", "1"], "--checkpoint-every has no use without --checkpoint"),
         ([*BASE, "--check", "list"], "'list' is none of auto, none, reference, reference:COUNT"),
         ([*BASE, "--check", "reference:0"], "'0' is not a whole number from 1"),
         ([*BASE, "--check", "none:3"], "'none:3' is none of"),

@@ -22,7 +22,7 @@ from spdnn.cli.progress import progress_bar
 from spdnn.cli.sources import add_sources, as_rows, open_sources, source_rows
 from spdnn.distributed import PARTITIONS, Stops, Team, join, prepare_together
 from spdnn.engines import choose_mode, make_engine
-from spdnn.errors import DeviceError
+from spdnn.errors import DataError, DeviceError
 from spdnn.inference import with_reading
 from spdnn.io import store
 from spdnn.io.checkpoint import remove_checkpoint
@@ -199,6 +199,8 @@ def _refuse_early(arguments: argparse.Namespace, ranks: int) -> None:
             writable(path)
     _refuse_same(arguments, arguments.weights, arguments.inputs, arguments.truth)
     refuse_check(arguments)
+    if arguments.checkpoint_every is not None and arguments.checkpoint is None:
+        raise DataError("--checkpoint-every has no use without --checkpoint DIR")
     engine = make_engine(arguments.engine, arguments.threads, arguments.device)
     choose_mode(engine, arguments.mode)
     if arguments.tuning is not None:
