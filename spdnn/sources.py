@@ -62,11 +62,15 @@ def data_folder(named: Path | None = None) -> Path:
 
 @dataclass(frozen=True)
 class SourcedNetwork:
-    """A network, and whether every weight, bias and cap is the official one."""
+    """A network, and whether every weight, bias and cap is the official one.
+
+    `notes` tell people what else the source says, and what of it is left out.
+    """
 
     network: Network
     source: str
     is_official: bool
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -207,12 +211,16 @@ def _trained_network(
     if path.suffix == onnx_chain.SUFFIX:
         if ymax != OFFICIAL or last is not None:
             raise DataError(f"{path}: ONNX says itself what a layer does and what its cap is")
-        network = onnx_chain.read_layers(path)
+        network, notes = onnx_chain.read_layers(path)
     else:
         is_npz = path.is_dir() or path.suffix == matrices.SUFFIX
         read = matrices.read_layers if is_npz else state_dict.read_layers
         network = read(path, last or "linear", None if ymax == OFFICIAL else ymax)
-    return SourcedNetwork(_sized(path, network, neurons, layers), str(path), is_official=False)
+        notes = ()
+    sized = _sized(path, network, neurons, layers)
+    if sized is not network:  # what is told of the end is of no interest then
+        notes = ()
+    return SourcedNetwork(sized, str(path), is_official=False, notes=notes)
 
 
 def _stored_network(

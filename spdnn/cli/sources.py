@@ -104,6 +104,7 @@ def source_rows(network: SourcedNetwork, features: SourcedFeatures) -> list[tupl
     return [
         ("network", f"{_size(net)}, {net.n_edges:,} edges"),
         ("", f"{network.source} ({notes[network.is_official].format('network')})"),
+        *(("", note) for note in network.notes),
         ("inputs", f"{inputs.n_features:,} features, {inputs.n_nonzeros:,} non-zeros"),
         ("", f"{features.source} ({notes[features.is_official].format('inputs')})"),
     ]

@@ -21,7 +21,7 @@ from spdnn.io.chain import (
     package,
     require_weights_say_all,
 )
-from spdnn.io.files import whole_file
+from spdnn.io.files import require_file, whole_file
 from spdnn.memory import require_bytes
 from spdnn.network import Activation, Network
 
@@ -29,6 +29,16 @@ SAFETENSORS = ".safetensors"
 TORCH = (".pt", ".pth")
 
 _LAYOUT = "outputs x inputs"
+
+_BFLOAT16 = "BF16"
+_DTYPES = {
+    "F16": "<f2",
+    "F32": "<f4",
+    "F64": "<f8",
+    **{f"{sign}{8 * size}": f"<{sign.lower()}{size}" for sign in "IU" for size in (1, 2, 4, 8)},
+    "BOOL": "?",
+}
+"""Types of numbers in safetensors files, as NumPy calls them."""
 
 
 def read_layers(path: Path, last: Activation = "linear", ymax: float | None = None) -> Network:
@@ -52,6 +62,7 @@ def read_layers(path: Path, last: Activation = "linear", ymax: float | None = No
     """
     read = _read_safetensors if path.suffix == SAFETENSORS else _read_torch
     try:
+        require_file(path)
         tensors = read(path)
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from error
@@ -80,16 +91,29 @@ def _parts(path: Path, tensors: Mapping[str, Any]) -> list[Part]:
 
 
 def _read_safetensors(path: Path) -> dict[str, Any]:
-    safetensors = package("safetensors.numpy", path)
+    safetensors = package("safetensors", path)
     data = path.read_bytes()
     try:
-        tensors: dict[str, Any] = safetensors.load(data)
-    except KeyError as error:
-        kind = error.args[0]
-        raise DataError(f"{path}: NumPy has no numbers of type {kind}: save float32") from error
-    except (package("safetensors", path).SafetensorError, ValueError) as error:
+        # Not safetensors.numpy: NumPy has no bfloat16.
+        tensors = safetensors.deserialize(data)
+        return {name: _array(path, name, tensor) for name, tensor in tensors}
+    except (safetensors.SafetensorError, ValueError) as error:
         raise DataError(f"{path}: not a safetensors file, or a damaged one ({error})") from error
-    return tensors
+
+
+def _array(path: Path, name: str, tensor: Mapping[str, Any]) -> Any:
+    """A tensor as an array; numbers of 16 bits, which SciPy does not have, become float32."""
+    kind, shape = tensor["dtype"], tensor["shape"]
+    if kind == _BFLOAT16:  # the upper half of a float32
+        halves = np.frombuffer(tensor["data"], "<u2").astype(np.uint32)
+        return (halves << 16).view(np.float32).reshape(shape)
+    if kind not in _DTYPES:
+        raise DataError(
+            f"{path}, tensor {name}: its numbers are of type {kind}; "
+            f"expected {', '.join((_BFLOAT16, *_DTYPES))}"
+        )
+    array = np.frombuffer(tensor["data"], _DTYPES[kind]).reshape(shape)
+    return array.astype(np.float32) if kind == "F16" else array
 
 
 def _read_torch(path: Path) -> dict[str, Any]:

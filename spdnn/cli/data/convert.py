@@ -83,7 +83,8 @@ def said_of(target: Path, facts: str) -> str:
 def _convert_network(arguments: argparse.Namespace) -> str:
     network = open_weights(arguments.weights, arguments, "read", arguments.index_base)
     NETWORK_WRITERS[arguments.target.suffix](arguments.target, network)
-    return f"{network.network.n_layers} layers, {network.network.n_edges:,} edges"
+    facts = [f"{network.network.n_layers} layers, {network.network.n_edges:,} edges"]
+    return ", ".join([*facts, *network.notes])
 
 
 def _convert_features(arguments: argparse.Namespace) -> str:

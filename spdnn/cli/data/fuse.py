@@ -45,12 +45,15 @@ def run(arguments: argparse.Namespace) -> int:
     if target.exists():  # most likely a branch, the file to write having been forgotten
         raise DataError(f"cannot write {target}: it is there already; name a new file behind them")
     writable(target)
-    fused = fuse([_branch(arguments, path) for path in arguments.branches], arguments.join)
+    opened = [
+        open_weights(str(path), arguments, "read", arguments.index_base)
+        for path in arguments.branches
+    ]
+    branches = [Network(each.network.layers, name=each.source) for each in opened]
+    fused = fuse(branches, arguments.join)
     NETWORK_WRITERS[target.suffix](target, SourcedNetwork(fused, "fused", is_official=False))
+    for each in opened:
+        for note in each.notes:
+            print(f"{each.source}: {note}")
     print(said_of(target, f"{fused.n_layers} layers, {fused.n_edges:,} edges"))
     return 0
-
-
-def _branch(arguments: argparse.Namespace, path: Path) -> Network:
-    opened = open_weights(str(path), arguments, "read", arguments.index_base)
-    return Network(opened.network.layers, name=str(path))
