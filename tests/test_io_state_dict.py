@@ -1,9 +1,11 @@
 """State dicts: safetensors, and PyTorch's where it is installed."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from safetensors.numpy import save_file
 
@@ -114,12 +116,29 @@ def test_what_is_no_safetensors_file_is_refused() -> None:
         read_network("nowhere.safetensors")
 
 
-def test_numbers_that_numpy_does_not_have_are_named() -> None:
-    save_file({"0.weight": np.ones((2, 2), np.uint16)}, "net.safetensors")
-    data = Path("net.safetensors").read_bytes().replace(b'"U16"', b'"BF16"'.ljust(5))
-    length = len(data) - 8 - 8
-    Path("net.safetensors").write_bytes(length.to_bytes(8, "little") + data[8:])
-    with pytest.raises(DataError, match=r"^net\.safetensors: NumPy has no numbers of type BF16"):
+def write_raw(kind: str, numbers: npt.NDArray[Any]) -> None:
+    """A matrix whose numbers safetensors calls by a name: a header in JSON, then the numbers."""
+    facts = {"dtype": kind, "shape": numbers.shape, "data_offsets": [0, numbers.nbytes]}
+    header = json.dumps({"0.weight": facts}).encode()
+    length = len(header).to_bytes(8, "little")
+    Path("net.safetensors").write_bytes(length + header + numbers.tobytes())
+
+
+def test_numbers_of_16_bits_are_widened() -> None:
+    weights = np.array([[1.5, -0.25, 0.0], [3.0, 2.0**-20, 80.0]], np.float32)
+    halves = (weights.view(np.uint32) >> 16).astype("<u2")
+    for kind, numbers in (("BF16", halves), ("F16", weights.astype(np.float16))):
+        write_raw(kind, numbers)
+        layer = read_network("net.safetensors").layers[0].weights
+        assert layer.dtype == np.float32
+        wanted = weights if kind == "BF16" else weights.astype(np.float16)
+        assert np.array_equal(layer.toarray(), wanted.T)
+
+
+def test_a_type_of_numbers_that_is_not_read_is_named() -> None:
+    write_raw("F8_E4M3", np.ones((2, 2), np.uint8))
+    message = r"^net\.safetensors, tensor 0\.weight: its numbers are of type F8_E4M3; expected BF16"
+    with pytest.raises(DataError, match=message):
         read_network("net.safetensors")
 
 
