@@ -31,6 +31,12 @@ def test_what_is_written_is_read_again_and_lists_take_a_line() -> None:
     assert len(text.splitlines()) < 100
 
 
+def test_a_sample_that_is_right_proves_nothing() -> None:
+    facts = record_facts()
+    facts["categories"]["check"] = "sample"
+    assert not Record(facts, Path("r.json")).passed
+
+
 def test_a_record_is_never_overwritten() -> None:
     record = write_new(Path(), record_facts())
     with pytest.raises(DataError, match=r"-f60000\.json: there is a record already"):

@@ -1,5 +1,6 @@
 """Reports: nothing unproved gets in, nothing published is mixed with what was measured."""
 
+import os
 import re
 import shutil
 import struct
@@ -206,6 +207,15 @@ def test_records_of_two_machines_are_not_mixed() -> None:
     with pytest.raises(DataError, match="two machines"):
         write_report([record(), other], Path("out"))
     assert not Path("out").exists()
+
+
+def test_a_path_that_is_not_utf_8_is_written_as_its_codes() -> None:
+    one = record()
+    one.facts["data"]["weights"] = os.fsdecode(b"w-\xff")
+    one.facts["provenance"]["command"] = os.fsdecode(b"spdnn run --weights w-\xff")
+    write_report([one], Path("out"))
+    for name in ("table.md", "table.tex", "report.html"):
+        Path("out", name).read_text(encoding="utf-8")
 
 
 def test_a_missing_library_is_named(

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from spdnn import DataError, infer, read_features, read_network
+from spdnn.bench import records
 from spdnn.engines import make_engine
 from spdnn.io import checkpoint, idx, labels, matrices, store, tsv
 from spdnn.plan_files import plan_for
@@ -35,6 +36,9 @@ READERS: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "layers of matrices": ("1.npz", matrices.read_layers),
     "plan": ("plan", lambda path: plan_for(make_engine("cpu", 1), NETWORK, "merge", path)),
     "tuning": ("tuning", lambda path: require_tunable(make_engine("cpu", 1), path)),
+    "record": ("r.json", records.read),
+    "onnx": ("n.onnx", read_network),
+    "safetensors": ("n.safetensors", read_network),
     "checkpoint": (checkpoint.MANIFEST, lambda path: checkpoint.read_checkpoint(path.parent)),
 }
 

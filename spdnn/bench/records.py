@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from spdnn.errors import DataError
-from spdnn.io.files import whole_file
+from spdnn.io.files import require_file, whole_file
 from spdnn.network import Network
 from spdnn.result import LayerCount, Result, categories_sha256
 from spdnn.sources import SourcedFeatures, SourcedNetwork
@@ -140,8 +140,12 @@ class Record:
 
     @property
     def passed(self) -> bool:
-        """Whether its categories were proved right: only then has it a rate."""
-        return bool(self.facts["categories"]["truth"] == "passed")
+        """Whether its categories were proved right: only then has it a rate.
+
+        A sample that is right does not prove that all are.
+        """
+        categories = self.facts["categories"]
+        return bool(categories["truth"] == "passed" and categories.get("check") != "sample")
 
     @property
     def times(self) -> list[float]:
@@ -273,6 +277,7 @@ def write_new(folder: Path, facts: dict[str, Any]) -> Record:
 def read(path: Path) -> Record:
     """Read one record (DataError if it is none)."""
     try:
+        require_file(path)
         facts = json.loads(path.read_bytes())
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from error

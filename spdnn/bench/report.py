@@ -42,11 +42,13 @@ def write_report(records: Sequence[Record], out: Path) -> Report:
         raise DataError("no record whose categories were proved right: nothing to report")
     require_one_machine(passed)
     made_tables, made_plots = tables.all_tables(passed), plots.all_plots(passed)
-    contents = {
-        "table.md": tables.as_markdown(made_tables, HEADING).encode(),
-        "table.tex": tables.as_latex(made_tables, HEADING).encode(),
-        "report.html": page.make_page(passed, made_tables, made_plots, HEADING).encode(),
+    texts = {
+        "table.md": tables.as_markdown(made_tables, HEADING),
+        "table.tex": tables.as_latex(made_tables, HEADING),
+        "report.html": page.make_page(passed, made_tables, made_plots, HEADING),
     }
+    # Parts of paths that are not UTF-8 are written as their codes.
+    contents = {name: text.encode(errors="backslashreplace") for name, text in texts.items()}
     for plot in made_plots:
         contents |= {f"{plot.name}.png": plot.png, f"{plot.name}.svg": plot.svg}
     out.mkdir(parents=True, exist_ok=True)
