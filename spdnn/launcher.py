@@ -25,11 +25,15 @@ RANK_VARIABLES = (
 )
 """Number of this process, in the same order; PMIx gives no size."""
 
-FIRST_SPEAKS = 0.25
+FIRST_SPEAKS = 0.5
 """Seconds a rank: of several that have the same to say, the first says it before the others."""
 
 LONGEST_SILENCE = 2.0
 """Seconds a rank keeps its message back at most, for a lower one to speak."""
+
+READ_WITHIN = 0.2
+"""Seconds in which a launcher reads what a process has printed. What it has not read when it is
+told to end the job may be lost."""
 
 
 def launched_size(environment: Mapping[str, str] = os.environ) -> int:
@@ -61,6 +65,11 @@ def wait_turn(rank: int) -> None:
     time.sleep(min(rank * FIRST_SPEAKS, LONGEST_SILENCE))
 
 
+def let_read() -> None:
+    """Let the launcher read what was printed, before the job is ended."""
+    time.sleep(READ_WITHIN)
+
+
 def end_job(status: int, environment: Mapping[str, str] = os.environ) -> None:
     """Have the launcher end all processes, where MPI has not been started and it can be told so.
 
@@ -69,6 +78,7 @@ def end_job(status: int, environment: Mapping[str, str] = os.environ) -> None:
     wait for this process there for ever. It is told in the words of PMI-1, on its own socket.
     """
     if can_end_job(environment):
+        let_read()
         with suppress(OSError):
             os.write(int(environment["PMI_FD"]), f"cmd=abort exitcode={status}\n".encode())
 

@@ -40,6 +40,7 @@ from spdnn.launcher import (
     launch_claim,
     launched_rank,
     launched_size,
+    let_read,
     wait_turn,
 )
 from spdnn.network import Layer, LayerSequence, Network
@@ -426,6 +427,7 @@ class _Ranks(Team):
         try:
             wait_turn(self.rank)
             _print_error(f"rank {self.rank}: {text}")
+            let_read()
         finally:
             self._world.Abort(status)
         raise SystemExit(status)
