@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from spdnn import Features, infer
+from spdnn import Features, Layer, Network, infer
 from spdnn.cli.main import main
 from spdnn.distributed import PARTITIONS, Partition, Team, join, part_of
 from spdnn.distributed.ranks import load_mpi, misfit
@@ -466,6 +466,20 @@ def wait_for(ranks: list[int]) -> None:
     while not all(Path(f"rank-{rank}").exists() for rank in ranks):
         assert time.monotonic() < deadline, "the ranks did not start"
         time.sleep(0.05)
+
+
+@pytest.mark.parametrize("partition", PARTITIONS)
+def test_overflow_names_the_feature_among_those_of_all_ranks(partition: Partition) -> None:
+    layer = Layer(np.diag([1e30, 1.0]), 0.0, None)
+    store.write_network(Path("net.spdnn"), Network([layer, layer]))
+    inputs = np.ones((10, 2))
+    inputs[:, 0] = np.arange(10) == 7
+    store.write_features(Path("f.spdnn"), Features.from_matrix(inputs))
+    sources = ["--weights", "net.spdnn", "--inputs", "f.spdnn", "--partition", partition]
+    done = run_ranks(3, "run", *sources)
+    assert done.returncode == 2
+    (line,) = ours(done.stderr)
+    assert "feature 8 has activations beyond" in line
 
 
 @pytest.mark.usefixtures("files")

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from spdnn.distributed import exchange
 from spdnn.distributed.digest import inputs_digest, plan_digest
 from spdnn.distributed.team import Team
-from spdnn.engines.base import DeviceSeconds, Engine, Output, Progress
+from spdnn.engines.base import DeviceSeconds, Engine, Output, OverflowingError, Progress
 from spdnn.errors import DataError
 from spdnn.features import Features
 from spdnn.io import checkpoint as io
@@ -191,7 +191,7 @@ class Course:
                 self.device_seconds = DeviceSeconds(*map(add, before, output.device_seconds))
             ids = output.live
             if not isinstance(start, State):
-                ids = self.numbers.start + self.numbers.step * ids
+                ids = self._number_of(ids)
             if output.state is None:
                 return ids
             start = self._stop(replace(output.state, ids=ids), output, seconds, layer)
@@ -209,8 +209,17 @@ class Course:
 
         # An engine that cannot stop is never asked to.
         stop: dict[str, Any] = {"until": until} if until < self.n_layers else {}
-        output = self.engine.run(self.plan, start, progress=progress and of_whole, **stop)
+        try:
+            output = self.engine.run(self.plan, start, progress=progress and of_whole, **stop)
+        except OverflowingError as error:
+            if isinstance(start, State):  # which says what its features are called
+                raise
+            raise OverflowingError(self._number_of(error.feature)) from error
         return output, time.perf_counter() - started
+
+    def _number_of(self, features: Any) -> Any:
+        """What features of this rank, by their numbers within it, are among all."""
+        return self.numbers.start + self.numbers.step * features
 
     # Stops
 

@@ -160,19 +160,28 @@ class Engine(Protocol):
         ------
         DeviceError
             If the work does not fit into memory.
-        DataError
+        OverflowingError
             If activations after the last layer are not finite, or an earlier layer's without a
             cap were not, so that results would be wrong.
         """
 
 
-def overflow(feature: int) -> DataError:
-    """Make the error for a feature, counted from 0, with activations that are not finite."""
-    return DataError(
-        f"feature {feature + 1} has activations beyond what the engine's numbers hold, in the last "
-        "layer or before: take smaller weights or inputs, give layers a cap (ymax), or take engine "
-        "scipy, which computes in float64"
-    )
+class OverflowingError(DataError):
+    """A feature has activations that are not finite.
+
+    Attributes
+    ----------
+    feature : int
+        Its number among those that the engine was given, from 0.
+    """
+
+    def __init__(self, feature: int) -> None:
+        super().__init__(
+            f"feature {feature + 1} has activations beyond what the engine's numbers hold, in the "
+            "last layer or before: take smaller weights or inputs, give layers a cap (ymax), or "
+            "take engine scipy, which computes in float64"
+        )
+        self.feature = feature
 
 
 def count_edges(

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from spdnn.engines.base import NO_FACTS, Output, Progress, overflow
+from spdnn.engines.base import NO_FACTS, Output, OverflowingError, Progress
 from spdnn.engines.calibrate import measured_costs
 from spdnn.engines.columns import Columns, aligned_empty, from_rows, joined
 from spdnn.engines.duplicates import Duplicates
@@ -489,7 +489,7 @@ class _Run:
             break_up(leader)
             raise
         if not_finite >= 0:
-            raise overflow(self._number_of(not_finite))
+            raise OverflowingError(self._number_of(not_finite))
         # Given back: what dead features would have taken.
         kept.numbers.resize(n_numbers + LANES, refcheck=False)
         columns = Columns(

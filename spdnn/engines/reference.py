@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.sparse as sp
 
-from spdnn.engines.base import NO_FACTS, Output, Progress, count_edges, overflow
+from spdnn.engines.base import NO_FACTS, Output, OverflowingError, Progress, count_edges
 from spdnn.errors import PlanError
 from spdnn.features import Features
 from spdnn.network import Layer, Network, may_drop_after
@@ -71,7 +71,7 @@ class ReferenceEngine:
             y = next_features(y, network.layers[number])
             if not np.isfinite(y.data).all():
                 wrong = np.flatnonzero(~np.isfinite(y.data))[0]
-                raise overflow(int(ids[np.searchsorted(y.indptr, wrong, side="right") - 1]))
+                raise OverflowingError(int(ids[np.searchsorted(y.indptr, wrong, side="right") - 1]))
             n_live[number] = np.count_nonzero(np.diff(y.indptr))
             if progress is not None:
                 progress((number + 1 - first) / (end - first))

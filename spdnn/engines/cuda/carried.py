@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spdnn.engines.base import overflow
+from spdnn.engines.base import OverflowingError
 from spdnn.engines.cuda.device import HINT, Device
 from spdnn.engines.cuda.placing import Inputs, copied
 from spdnn.engines.cuda.sizes import Kernels
@@ -218,7 +218,7 @@ class Carried:
         )
         found = int(device.read(self.not_finite)[0])
         if found < self.n_features:
-            raise overflow(found)
+            raise OverflowingError(found)
 
     def read_n(self) -> None:
         """Learn how many features are carried."""
