@@ -289,7 +289,7 @@ def open_features(
     path = Path(source)
     base = _index_base(index_base, source, is_text_inputs(source))
     if source not in (RECIPE, DIGITS) and path.suffix in _TELLING:
-        _require_file(path)
+        _require_there(path)
         features, is_official = _TELLING[path.suffix](path)
         if neurons is not None and features.n_neurons != neurons:
             raise DataError(f"{path}: features of {features.n_neurons} neurons, not of {neurons}")
@@ -298,7 +298,7 @@ def open_features(
     elif source == DIGITS:
         features, is_official = _digits(neurons, count), False
     elif is_text_inputs(source):
-        _require_file(path)
+        _require_there(path)
         features = tsv.read_inputs(path, neurons, index_base=base)
         size = challenge.SIZES.get(neurons)
         is_official = (
@@ -310,7 +310,7 @@ def open_features(
     else:
         if source == RECIPE:
             path = images_file(folder or default_folder(), progress)
-        _require_file(path)
+        _require_there(path)
         features, is_official = mnist_features(path, neurons, count, progress)
     if count is not None:
         if count > features.n_features:
@@ -319,7 +319,7 @@ def open_features(
     return SourcedFeatures(features, source, is_official)
 
 
-def _require_file(path: Path) -> None:
+def _require_there(path: Path) -> None:
     if path.is_dir() or not path.exists():
         raise DataError(f"{path}: no such file (or the words {RECIPE}, {DIGITS})")
 

@@ -15,6 +15,7 @@ import scipy.sparse as sp
 from spdnn import Features, Layer, Network, infer
 from spdnn.cli.main import main
 from spdnn.engines.cpu import CpuEngine
+from spdnn.errors import DeviceError
 from spdnn.io import store
 from spdnn.result import categories_text
 from tests.makers import (
@@ -190,6 +191,22 @@ def test_a_run_that_the_reference_contradicts_is_exit_status_1(
     assert last.endswith(f": {TRUE[0]}")
     categories = json.loads(Path("r.json").read_text())["categories"]
     assert (categories["truth"], categories["check"]) == ("failed", "sample")
+
+
+@pytest.mark.parametrize("error", [DeviceError("too little memory"), MemoryError()])
+def test_a_check_that_nobody_asked_for_loses_no_run(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr("spdnn.cli.check.check_sample", fails)
+    assert main([*BASE, "--json", "r.json"]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == f"check      none: {TRUE.size} categories, the reference cannot: " + (
+        str(error) or "out of memory"
+    )
+    assert json.loads(Path("r.json").read_text())["categories"]["truth"] == "none"
 
 
 def test_a_reference_that_would_take_long_is_left_out_unless_asked_for(

@@ -91,6 +91,10 @@ def case_of(network: Network, result: Result) -> Case:
     )
 
 
+def _case_in(facts: dict[str, Any]) -> Case:
+    return Case(*(facts[name] for name in Case._fields))
+
+
 @dataclass(frozen=True, eq=False)
 class Record:
     """A record that was read.
@@ -136,7 +140,7 @@ class Record:
     @property
     def case(self) -> Case:
         """What was measured."""
-        return Case(*(self.facts[name] for name in Case._fields))
+        return _case_in(self.facts)
 
     @property
     def passed(self) -> bool:
@@ -265,8 +269,7 @@ def write_new(folder: Path, facts: dict[str, Any]) -> Record:
     DataError
         If there is such a record already, or it cannot be written.
     """
-    case = Case(*(facts[name] for name in Case._fields))
-    record = Record(facts, folder / case.file_name)
+    record = Record(facts, folder / _case_in(facts).file_name)
     if record.path.exists():
         raise DataError(f"cannot write {record.path}: there is a record already")
     with whole_file(record.path) as file:

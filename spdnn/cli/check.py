@@ -9,7 +9,7 @@ from spdnn.challenge import DEPTHS, FEATURES
 from spdnn.cli.arguments import positive
 from spdnn.engines.base import Engine
 from spdnn.engines.reference import ReferenceEngine
-from spdnn.errors import DataError
+from spdnn.errors import DataError, DeviceError
 from spdnn.recipes.digits import known_categories
 from spdnn.reference_check import (
     LONG_SECONDS,
@@ -98,13 +98,14 @@ def choose_judge(
         truth = read_truth(source, arguments.features)
         count = arguments.features
         return lambda result, engine, plan: check_list(result, truth, source, count), source
-    if source is None and is_official and layers in DEPTHS and len(features.features) == FEATURES:
-        return lambda result, engine, plan: check_official(result, neurons, layers), None
-    if source is None and network.is_official and features.source == DIGITS:
-        known = known_categories(features.features, layers)
-        if known is not None:
-            return lambda result, engine, plan: check_digits(result, known), None
-    return partial(_judge_by_sample, network, features, None, is_asked=False), None
+    if source is None:
+        if is_official and layers in DEPTHS and len(features.features) == FEATURES:
+            return lambda result, engine, plan: check_official(result, neurons, layers), None
+        if network.is_official and features.source == DIGITS:
+            known = known_categories(features.features, layers)
+            if known is not None:
+                return lambda result, engine, plan: check_digits(result, known), None
+    return partial(_judge_by_short_sample, network, features), None
 
 
 def _judge_by_sample(
@@ -114,21 +115,36 @@ def _judge_by_sample(
     result: Result,
     engine: Engine,
     plan: Any,
-    *,
-    is_asked: bool = True,
 ) -> Check:
-    """Judge a run by the float64 reference on some of its features."""
-    if result.engine == ReferenceEngine.name:
-        return check_nothing(result, "computed by the reference itself")
-    if result.n_features == 0:
-        return check_nothing(result)
+    """Judge a run by the float64 reference on `count` features, or as many as it can."""
+    reason = _nothing_to_sample(result)
+    if reason is not None:
+        return check_nothing(result, reason)
     net, inputs = network.network, features.features
-    if count is not None:
-        sample = take_sample(net, inputs, count)
-    else:
-        found = take_sample_within(net, inputs, LONG_SECONDS if is_asked else SHORT_SECONDS)
-        if found is None and not is_asked:
-            reason = f"the reference takes more than {SHORT_SECONDS:g} s (--check {REFERENCE})"
-            return check_nothing(result, reason)
-        sample = found or take_sample(net, inputs, 1)
+    sample = None if count is not None else take_sample_within(net, inputs, LONG_SECONDS)
+    sample = sample or take_sample(net, inputs, count or 1)
     return check_sample(result, sample, engine, plan)
+
+
+def _judge_by_short_sample(
+    network: SourcedNetwork, features: SourcedFeatures, result: Result, engine: Engine, plan: Any
+) -> Check:
+    """Judge a run by the reference though nobody asked: it must not take long, nor lose a run."""
+    reason = _nothing_to_sample(result)
+    if reason is not None:
+        return check_nothing(result, reason)
+    try:
+        sample = take_sample_within(network.network, features.features, SHORT_SECONDS)
+        if sample is not None:
+            return check_sample(result, sample, engine, plan)
+    except (DeviceError, MemoryError) as error:
+        return check_nothing(result, f"the reference cannot: {str(error) or 'out of memory'}")
+    reason = f"the reference takes more than {SHORT_SECONDS:g} s (--check {REFERENCE})"
+    return check_nothing(result, reason)
+
+
+def _nothing_to_sample(result: Result) -> str | None:
+    """Why there is nothing to compare by the reference, if there is not."""
+    if result.engine == ReferenceEngine.name:
+        return "computed by the reference itself"
+    return "no features" if result.n_features == 0 else None

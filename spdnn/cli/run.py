@@ -22,6 +22,7 @@ from spdnn.cli.progress import progress_bar
 from spdnn.cli.sources import add_sources, as_rows, open_sources, source_rows
 from spdnn.distributed import PARTITIONS, Stops, Team, join, prepare_together
 from spdnn.engines import choose_mode, make_engine
+from spdnn.engines.base import Engine
 from spdnn.errors import DataError, DeviceError
 from spdnn.inference import with_reading
 from spdnn.io import store
@@ -158,8 +159,8 @@ def _run(
         whole = with_reading(result, read, time.perf_counter() - started)
         check = judge(whole, engine, plan)
         try:
-            rows = [*run_rows(network, features, whole), *_hint_rows(arguments, features, whole)]
-            print(as_rows(rows))
+            rows = run_rows(network, features, whole)
+            print(as_rows([*rows, *_hint_rows(arguments, features, whole, engine)]))
             print(check.text)
         finally:  # what was asked for is written though nobody reads what is printed
             _write(arguments, network, features, whole, check, facts | {"mpi": team.library})
@@ -226,7 +227,7 @@ def _refuse_same(
 
 
 def _hint_rows(
-    arguments: argparse.Namespace, features: SourcedFeatures, result: Result
+    arguments: argparse.Namespace, features: SourcedFeatures, result: Result, engine: Engine
 ) -> list[tuple[str, str]]:
     """What would save the user time, or get the true inputs, the next time."""
     seconds, neurons = result.seconds, features.features.n_neurons
@@ -239,7 +240,6 @@ def _hint_rows(
             hints.append(f"inputs kept as a store: spdnn data make inputs --neurons {neurons}")
         else:
             hints.append("inputs kept as a store: spdnn data convert --inputs ... FILE.spdnn")
-    engine = make_engine(result.engine)
     if seconds.plan > worth and arguments.plan is None and engine.plan_class is not None:
         hints.append("the plan kept: --plan FILE")
     return [("next time" if number == 0 else "", hint) for number, hint in enumerate(hints)]

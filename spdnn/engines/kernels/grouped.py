@@ -135,6 +135,7 @@ def make_grouped(bundle: int, rows: int, features: int) -> Callable[..., Any]:
                 value = sums[row, v]
                 if value != zero or not tests_nonzero:
                     value += of_output
+                # NaN where the sum is not finite; see make_look in carried.py.
                 sums[row, v] = min(max(value, least), cap) + value * zero
         for v in range(features):
             f = first + v * LANES + lane

@@ -173,6 +173,7 @@ def make_resident(
                             value = sums[row, v]
                             if value != zero or not tests_nonzero:
                                 value += of_output
+                            # NaN where the sum is not finite; see make_look in carried.py.
                             sums[row, v] = min(max(value, least), cap) + value * zero
                     for row in range(rows):
                         if row < n_rows:
@@ -208,6 +209,7 @@ def make_resident(
                         value = ell_sums[v]
                         if value != zero or not tests_nonzero:
                             value += of_output
+                        # NaN where the sum is not finite; see make_look in carried.py.
                         value = min(max(value, least), cap) + value * zero
                         memory[place + uint32(v)] = value
                         if ends_layer and value != zero:

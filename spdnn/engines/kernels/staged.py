@@ -147,6 +147,7 @@ def make_staged(warps: int, features: int, buffer: int, has_chunks: bool) -> Cal
                 value = sums[v]
                 if value != zero or not tests_nonzero:
                     value += of_output
+                # NaN where the sum is not finite; see make_look in carried.py.
                 value = min(max(value, least), cap) + value * zero
                 if ends_layer and value != zero:
                     is_live[v] = 1
