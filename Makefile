@@ -64,7 +64,7 @@ results: $(VENV)/with-plot
 	done
 
 gpu-report: $(VENV)/with-gpu-proof
-	$(BIN)/python -m spdnn.bench.gpu_report docs/gpu.md
+	$(BIN)/python -m tools.gpu_report docs/gpu.md
 
 bench-cpu: $(VENV)/with-bench
 	$(BIN)/python -m pytest benchmarks -q --ignore benchmarks/test_any_network.py

@@ -15,12 +15,12 @@ import pytest
 import scipy.sparse as sp
 
 from spdnn import Features, Layer, Network, fuse
-from spdnn.bench.power_law import power_law_layer
-from spdnn.engines import cpu
-from spdnn.engines.cpu import CpuEngine
-from spdnn.plan import split
-from spdnn.threads import default_threads
-from spdnn.tuning_files import tune
+from spdnn.engines.cpu import engine as cpu
+from spdnn.engines.cpu.engine import CpuEngine
+from spdnn.machine.threads import default_threads
+from spdnn.plan.cpu import split
+from spdnn.recipes.power_law import power_law_layer
+from spdnn.run.tuning_files import tune
 
 OVER_1, NO_PAY = "over 1", "none: does not pay"
 NEVER = 1 << 60

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from spdnn.bench.rivals import GraphBlas, Mkl, ScipyCsr, ScipyDense
-from spdnn.engines.cpu import CpuEngine
+from spdnn.engines.cpu.engine import CpuEngine
 from spdnn.errors import DeviceError
+from spdnn.machine.threads import default_threads
 from spdnn.recipes.radixnet import official_network
-from spdnn.sources import find_images, find_inputs, open_features
-from spdnn.threads import default_threads
+from spdnn.sources.sources import find_images, find_inputs, open_features
 
 # A slow rival runs on fewer features, stated in its line: its rate hardly depends on how many.
 SMALL = [

@@ -5,15 +5,15 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from spdnn.engines.cpu.engine.kernels import tile as kernels
 from threadpoolctl import threadpool_limits
 
-from spdnn.engines import cpu
-from spdnn.engines.calibrate import measured_costs
-from spdnn.engines.kernels import tile as kernels
-from spdnn.engines.kernels.team import gather_team
+from spdnn.engines.cpu import engine as cpu
+from spdnn.engines.cpu.calibrate import measured_costs
+from spdnn.engines.cpu.kernels.team import gather_team
+from spdnn.machine.threads import default_threads
 from spdnn.network import Layer, Network
-from spdnn.plan.cpu import plan_edges
-from spdnn.threads import default_threads
+from spdnn.plan.cpu.plan import plan_edges
 
 NEURONS, DEGREE, LAYERS, REPEATS = 1024, 32, 8, 60
 GEMM_SIDE = 4096

@@ -124,7 +124,7 @@ class Check:
     """All checks: what is left to do, what was found, and the process that plans ahead."""
 
     def __init__(self, arguments):
-        from spdnn import provenance
+        from spdnn.machine import provenance
 
         self.started = time.monotonic()
         self.arguments = arguments
@@ -322,7 +322,7 @@ def plan_ahead(arguments):
     from spdnn.engines.cuda.device import SimulatedDevice
     from spdnn.engines.cuda.engine import CudaEngine
     from spdnn.engines.cuda.sizes import sizes_for
-    from spdnn.plan_files import plan_for
+    from spdnn.run.plan_files import plan_for
 
     sizes = tiny_sizes() if arguments.tiny else sizes_for(arguments.shared_bytes)
     engine = CudaEngine(device=SimulatedDevice(), sizes=sizes)  # it plans, and launches nothing
@@ -339,8 +339,8 @@ def plan_ahead(arguments):
 def network_of(what):
     """The network that is meant by a name such as 1024x120, or 1024x120 skewed."""
     from spdnn import Layer, Network
-    from spdnn.bench.power_law import power_law_layer
     from spdnn.challenge import SIZES
+    from spdnn.recipes.power_law import power_law_layer
     from spdnn.recipes.radixnet import official_network
 
     size = what.removesuffix(MERGE_ONLY).removesuffix(SKEWED)
@@ -360,7 +360,7 @@ def plan_file(what, arguments):
 def check_network(what, arguments):
     """Run one network: its modes and variants, cuSPARSE, and a comparison of all."""
     from spdnn.engines.cuda.engine import CudaEngine
-    from spdnn.plan_files import plan_for
+    from spdnn.run.plan_files import plan_for
 
     engine = make_engine(arguments)
     began = time.perf_counter()
@@ -408,7 +408,7 @@ def runs_of(what, sizes):
 def tiny_sizes():
     """One warp a block: the simulator makes a thread of each thread."""
     from spdnn.engines.cuda.sizes import Sizes
-    from spdnn.plan.cuda import Shape
+    from spdnn.plan.cuda.plan import Shape
 
     shape = Shape(bundle=1, rows=4, warps=1, buffer=8, chunk=16, shared_bytes=48 << 10)
     return Sizes(shape, 1, 4, resident_threads=(32, 32), threads=32, list_threads=8)

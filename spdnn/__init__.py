@@ -12,16 +12,16 @@ Read the challenge's files, run them and look at the result::
     print(result.categories, result.edges_per_second)
 """
 
-from spdnn.branches import fuse
 from spdnn.errors import DataError, DeviceError, PlanError, SpdnnError
 from spdnn.features import Features
-from spdnn.inference import infer
-from spdnn.mlp import SparseMLP
+from spdnn.machine.provenance import own_version
+from spdnn.models.branches import fuse
+from spdnn.models.mlp import SparseMLP
+from spdnn.models.prediction import Prediction, predict
 from spdnn.network import Layer, Network
-from spdnn.prediction import Prediction, predict
-from spdnn.provenance import own_version
-from spdnn.result import Result
-from spdnn.sources import read_features, read_network
+from spdnn.run.inference import infer
+from spdnn.run.result import Result
+from spdnn.sources.sources import read_features, read_network
 
 __version__ = own_version()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from spdnn.launcher import RANK_VARIABLES, SIZE_VARIABLES
+from spdnn.machine.launcher import RANK_VARIABLES, SIZE_VARIABLES
 
 # A first example may compile kernels, so no example has a deadline; the same examples come
 # on every machine, so that a failure is one for everybody.

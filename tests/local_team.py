@@ -9,8 +9,8 @@ import numpy as np
 
 from spdnn import Features, Network, Result
 from spdnn.distributed import Partition, Stops, Team, part_of, prepare_together
+from spdnn.engines.state import State, joined
 from spdnn.errors import ElsewhereError
-from spdnn.state import State, joined
 
 
 class LocalTeam(Team):

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from spdnn import Features, Layer, Network
 from spdnn.bench.records import as_json
-from spdnn.result import LayerCount
+from spdnn.run.result import LayerCount
 
 EXACT_BITS = 24
 """Bits of float32's significand: sums of no more are exact."""

@@ -14,11 +14,11 @@ from typing import Any
 from spdnn.cli.main import main
 from spdnn.engines import ENGINES
 from spdnn.engines.base import Output
-from spdnn.engines.cpu import CpuEngine
+from spdnn.engines.cpu.engine import CpuEngine
+from spdnn.engines.state import State
 from spdnn.errors import DeviceError
-from spdnn.launcher import launched_rank
+from spdnn.machine.launcher import launched_rank
 from spdnn.network import Network
-from spdnn.state import State
 
 FAILING_RANK = 2
 WORK_SECONDS = 60

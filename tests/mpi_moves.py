@@ -3,7 +3,7 @@
 import numpy as np
 
 from spdnn.distributed import join, ranks
-from spdnn.state import State
+from spdnn.engines.state import State
 from tests.test_state import dense, random_state
 
 ROUNDS = 5

@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 
 from spdnn.cli import run as command
 from spdnn.cli.main import main
-from spdnn.distributed import inference, ranks
-from spdnn.distributed.course import Course
-from spdnn.engines.cpu import CpuEngine
+from spdnn.distributed import ranks
+from spdnn.engines.cpu.engine import CpuEngine
 from spdnn.errors import DataError
-from spdnn.launcher import launched_rank
+from spdnn.machine.launcher import launched_rank
+from spdnn.run import together as inference
+from spdnn.run.course import Course
 
 
 class Phase(NamedTuple):

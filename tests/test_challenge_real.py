@@ -36,7 +36,7 @@ def whole_run(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> di
     outputs = ["--json", str(folder / "r.json"), "--save-categories", str(folder / "c.tsv")]
     arguments = command(shared_data, "--engine", "cpu", "--mode", "edges", *outputs)
     program = (
-        "import sys; from spdnn.cli.main import main; from spdnn.memory import peak_bytes;"
+        "import sys; from spdnn.cli.main import main; from spdnn.machine.memory import peak_bytes;"
         "status = main(sys.argv[1:]); print(peak_bytes()); sys.exit(status)"
     )
     done = subprocess.run(

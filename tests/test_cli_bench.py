@@ -18,7 +18,7 @@ from spdnn.bench.records import Case, unvaried
 from spdnn.cli.main import main
 from spdnn.distributed import PreparedTogether
 from spdnn.engines import MODES
-from spdnn.engines.cpu import CpuEngine
+from spdnn.engines.cpu.engine import CpuEngine
 from spdnn.engines.reference import ReferenceEngine
 from spdnn.recipes.radixnet import official_network
 from tests.makers import dyadic_features, triples_text

@@ -51,9 +51,9 @@ def test_an_engine_that_cannot_be_made_says_why(
 def test_gpus_are_named_or_said_to_be_missing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("spdnn.provenance.gpu_models", lambda: ["GPU one", "GPU two"])
+    monkeypatch.setattr("spdnn.machine.provenance.gpu_models", lambda: ["GPU one", "GPU two"])
     assert facts(capsys)["gpu"] == "GPU one, GPU two"
-    monkeypatch.setattr("spdnn.provenance.gpu_models", list)
+    monkeypatch.setattr("spdnn.machine.provenance.gpu_models", list)
     assert facts(capsys)["gpu"].startswith("none: ")
 
 

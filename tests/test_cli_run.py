@@ -14,10 +14,10 @@ import scipy.sparse as sp
 
 from spdnn import Features, Layer, Network, infer
 from spdnn.cli.main import main
-from spdnn.engines.cpu import CpuEngine
+from spdnn.engines.cpu.engine import CpuEngine
 from spdnn.errors import DeviceError
 from spdnn.io import store
-from spdnn.result import categories_text
+from spdnn.run.result import categories_text
 from tests.makers import (
     by_column,
     dyadic_features,
@@ -543,7 +543,7 @@ def test_a_failed_run_writes_nothing(capsys: pytest.CaptureFixture[str]) -> None
 def test_too_little_memory_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("spdnn.memory.available_bytes", lambda: 1000)
+    monkeypatch.setattr("spdnn.machine.memory.available_bytes", lambda: 1000)
     assert "of memory, 0.0 GiB are available" in failure(BASE, capsys)
 
 

@@ -13,7 +13,7 @@ import pytest
 from spdnn import infer
 from spdnn.cli.main import main
 from spdnn.io.files import whole_file
-from spdnn.result import categories_text
+from spdnn.run.result import categories_text
 from tests.makers import dyadic_features, layer_files, small_network, triples_text, write_folder
 
 NETWORK = small_network(64, 3)

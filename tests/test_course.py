@@ -16,15 +16,16 @@ from hypothesis import strategies as st
 
 from spdnn import Features, Layer, Network, Result, infer
 from spdnn.cli.main import main
-from spdnn.distributed import PARTITIONS, Partition, Stops, course, exchange
-from spdnn.distributed.digest import inputs_digest, plan_digest
+from spdnn.distributed import PARTITIONS, Partition, Stops
 from spdnn.engines import ENGINES
 from spdnn.engines.base import DeviceSeconds, Output
-from spdnn.engines.cpu import CpuEngine
+from spdnn.engines.cpu.engine import CpuEngine
+from spdnn.engines.state import State
 from spdnn.errors import DataError, SpdnnError
-from spdnn.io import checkpoint as io
-from spdnn.plan.cpu import plan_edges
-from spdnn.state import State
+from spdnn.plan.cpu.plan import plan_edges
+from spdnn.run import checkpoint as io
+from spdnn.run import course, exchange
+from spdnn.run.digest import inputs_digest, plan_digest
 from tests.local_team import infer_by_threads
 from tests.makers import dyadic_cases, dyadic_features, dyadic_network, small_network
 from tests.test_engines_agree import tiny_cpu_engine
@@ -386,7 +387,7 @@ def test_the_digest_of_inputs_does_not_depend_on_who_has_them(seed: int, size: i
 
 def test_the_digest_of_a_plan_sees_every_number(monkeypatch: pytest.MonkeyPatch) -> None:
     network = dyadic_network(1, [30] * 4, ["shared"] * 3)
-    monkeypatch.setattr("spdnn.distributed.digest.CHUNK_BYTES", 100)
+    monkeypatch.setattr("spdnn.run.digest.CHUNK_BYTES", 100)
     plan = plan_edges(network)
     digest = plan_digest(plan, 2)
     assert digest == plan_digest(plan_edges(network), 1)

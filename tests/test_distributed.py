@@ -20,7 +20,7 @@ from spdnn.distributed import PARTITIONS, Partition, Team, join, part_of
 from spdnn.distributed.ranks import load_mpi, misfit
 from spdnn.errors import DeviceError
 from spdnn.io import store
-from spdnn.result import categories_text
+from spdnn.run.result import categories_text
 from tests.makers import (
     by_column,
     dyadic_features,

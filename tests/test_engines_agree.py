@@ -11,9 +11,9 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-import spdnn.engines.cpu as cpu_engine
+import spdnn.engines.cpu.engine as cpu_engine
 from spdnn import Features, Layer, Network, Result, infer
-from spdnn.plan import split
+from spdnn.plan.cpu import split
 from tests.makers import dyadic_cases, dyadic_features, dyadic_network, float_cases
 from tests.oracle import dense_inference
 
@@ -236,7 +236,7 @@ def test_a_plan_beyond_the_memory_is_refused_before_the_work(
     from spdnn import DeviceError
 
     network = Network([Layer(np.ones((40, 40)))])
-    monkeypatch.setattr("spdnn.memory.available_bytes", lambda: 1000)
+    monkeypatch.setattr("spdnn.machine.memory.available_bytes", lambda: 1000)
     with pytest.raises(DeviceError, match="of memory"):
         infer(network, Features.from_matrix(np.eye(40)), engine="cpu")
 

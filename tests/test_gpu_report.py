@@ -9,10 +9,10 @@ from spdnn import Layer, Network
 
 pytest.importorskip("numba_cuda")
 
-from spdnn.bench import gpu_report as report
-from spdnn.bench.machine_code import Loop
-from spdnn.bench.power_law import power_law_layer
-from spdnn.plan.cuda import Shape, plan_cuda
+from spdnn.plan.cuda.plan import Shape, plan_cuda
+from spdnn.recipes.power_law import power_law_layer
+from tools import gpu_report as report
+from tools.machine_code import Loop
 
 PAGE = "a\n<!-- loops -->\nold\n<!-- end of loops -->\nb\n"
 

@@ -3,7 +3,7 @@
 import pytest
 
 from spdnn import DeviceError
-from spdnn.gpus import LOCAL_RANK_VARIABLES, local_rank, pick_gpu
+from spdnn.machine.gpus import LOCAL_RANK_VARIABLES, local_rank, pick_gpu
 
 
 def test_ranks_of_a_node_take_one_each() -> None:

@@ -13,10 +13,11 @@ import pytest
 from spdnn import DataError, infer, read_features, read_network
 from spdnn.bench import records
 from spdnn.engines import make_engine
-from spdnn.io import checkpoint, idx, labels, matrices, store, tsv
-from spdnn.plan_files import plan_for
-from spdnn.state import State
-from spdnn.tuning_files import require_tunable
+from spdnn.engines.state import State
+from spdnn.io import idx, labels, matrices, store, tsv
+from spdnn.run import checkpoint
+from spdnn.run.plan_files import plan_for
+from spdnn.run.tuning_files import require_tunable
 from tests.makers import dyadic_features, dyadic_network
 
 NETWORK = dyadic_network(1, [30] * 3, ["shared"] * 2)

@@ -334,7 +334,7 @@ def test_faulty_inputs_are_named_by_line(text: bytes, message: str) -> None:
 def test_an_image_number_beyond_memory_is_refused_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("spdnn.memory.available_bytes", lambda: 2**30)
+    monkeypatch.setattr("spdnn.machine.memory.available_bytes", lambda: 2**30)
     Path("f.tsv").write_bytes(b"2000000000\t1\t1\n")
     with pytest.raises(DeviceError, match=r"f\.tsv: images up to number 2000000000 needs"):
         read_inputs(Path("f.tsv"), 4)

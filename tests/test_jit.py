@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 import spdnn
-from spdnn.jit import jit
+from spdnn.machine.jit import jit
 
 ROOT = Path(__file__).resolve().parent.parent
 
 PROGRAM = """
 import numpy as np
 from spdnn import Layer, Network
-from spdnn.plan.cpu import plan_edges
+from spdnn.plan.cpu.plan import plan_edges
 print(plan_edges(Network([Layer(np.eye(3), -0.5)])).layer_edges)
 """
 """Planning is compiled as all else is, and sooner."""
@@ -82,7 +82,7 @@ def test_machine_code_is_kept_on_disk() -> None:
 SLOW_TO_SAVE = """
 import sys, time
 from numba.core.caching import IndexDataCacheFile
-from spdnn.jit import jit
+from spdnn.machine.jit import jit
 
 save_index = IndexDataCacheFile._save_index
 

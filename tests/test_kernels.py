@@ -8,23 +8,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spdnn.engines.calibrate import measured_costs
-from spdnn.engines.columns import aligned_empty
-from spdnn.engines.kernels.equal import confirm, propose
-from spdnn.engines.kernels.inputs import (
+from spdnn.engines.cpu.calibrate import measured_costs
+from spdnn.engines.cpu.columns import aligned_empty
+from spdnn.engines.cpu.kernels.equal import confirm, propose
+from spdnn.engines.cpu.kernels.inputs import (
     DIGITS,
     MOST_COUNTED,
     load_features,
     load_masks,
     pack_features,
 )
-from spdnn.engines.kernels.tile import keep_lanes
-from spdnn.engines.kernels.vectors import LANES, MASKS, SHAPES, VECTOR_SHAPE
-from spdnn.plan.blocks import MAX_ROWS, BlockCosts, cut_layer
+from spdnn.engines.cpu.kernels.tile import keep_lanes
+from spdnn.engines.cpu.kernels.vectors import LANES, MASKS, SHAPES, VECTOR_SHAPE
+from spdnn.plan.cpu.blocks import MAX_ROWS, BlockCosts, cut_layer
 from tests.makers import dyadic_weights
 
 PROGRAM = """
-from spdnn.engines.kernels.vectors import VECTOR_SHAPE
+from spdnn.engines.cpu.kernels.vectors import VECTOR_SHAPE
 from tests.makers import dyadic_features, dyadic_network
 from tests.test_engines_agree import assert_modes_agree, tiny_cpu_engine
 

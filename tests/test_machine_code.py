@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("numba_cuda")
 
 from spdnn import DeviceError
-from spdnn.bench import machine_code as proof
+from tools import machine_code as proof
 
 VARIANTS = {variant.name: variant for variant in proof.variants()}
 
@@ -100,13 +100,13 @@ def test_kernels_compile_where_numpy_has_lost_what_the_compiler_names() -> None:
     # NumPy 2.5 has no row_stack, which numba-cuda 0.30 registers all the same.
     program = (
         "import numpy, spdnn; vars(numpy).pop('row_stack', None);"
-        "from spdnn.engines.kernels import gpu;"
-        "from spdnn.engines.kernels.carried import unite;"
+        "from spdnn.engines.cuda.kernels import gpu;"
+        "from spdnn.engines.cuda.kernels.carried import unite;"
         "types = [gpu.array_of(name) for name in ('int32', 'int32', 'uint64', 'int32')];"
         "types += [gpu.array_of('int64')] * 3 + [gpu.array_of('int32')];"
         "print('.entry' in gpu.compile_ptx(unite, tuple(types), (9, 0)));"
         "print('row_stack' in vars(numpy))"
     )
-    command = [sys.executable, "-W", "error:::spdnn.engines.kernels.gpu", "-c", program]
+    command = [sys.executable, "-W", "error:::spdnn.engines.cuda.kernels.gpu", "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.stdout, done.returncode) == ("True\nFalse\n", 0), done.stderr

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spdnn import DeviceError, memory
+from spdnn import DeviceError
+from spdnn.machine import memory
 
 GIB = 2**30
 
@@ -66,7 +67,7 @@ def test_what_does_not_fit_is_refused_with_what_to_do(machine: Path) -> None:
 
 def test_the_peak_does_not_count_what_the_starting_program_had() -> None:
     held = np.ones(2 * GIB, dtype=np.uint8)
-    program = "from spdnn.memory import peak_bytes; print(peak_bytes())"
+    program = "from spdnn.machine.memory import peak_bytes; print(peak_bytes())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
     assert 10e6 < int(done.stdout) < held.nbytes // 2
 

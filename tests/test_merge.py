@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spdnn import Features, Layer, Network, infer
-from spdnn.engines.columns import from_rows
-from spdnn.engines.duplicates import Duplicates
-from spdnn.plan.cpu import plan_edges, plan_merge
+from spdnn.engines.cpu.columns import from_rows
+from spdnn.engines.cpu.duplicates import Duplicates
+from spdnn.plan.cpu.plan import plan_edges, plan_merge
 from spdnn.plan.merge import merge_layer
 from spdnn.recipes.mnist import mnist_features
 from spdnn.recipes.radixnet import official_network

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spdnn import Features, Layer, Network
-from spdnn.plan.bundles import UNROLL
-from spdnn.plan.cuda import (
+from spdnn.plan.cuda.bundles import UNROLL
+from spdnn.plan.cuda.plan import (
     END_BUNDLE,
     END_ELL,
     FIRST_BUNDLE,
@@ -206,7 +206,7 @@ def test_a_layer_without_edges_has_outputs_all_the_same() -> None:
 def test_a_plan_beyond_the_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from spdnn import DeviceError
 
-    monkeypatch.setattr("spdnn.memory.available_bytes", lambda: 1000)
+    monkeypatch.setattr("spdnn.machine.memory.available_bytes", lambda: 1000)
     for mode in ("edges", "merge"):
         with pytest.raises(DeviceError, match="of memory"):
             plan_cuda(dyadic_network(0, [40, 40], ["full"]), mode, SMALL)

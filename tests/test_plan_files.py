@@ -10,8 +10,8 @@ from hypothesis import given
 from spdnn import DataError, Features, Layer, Network, PlanError, infer
 from spdnn.engines import make_engine
 from spdnn.io.store import read_network, write_network
-from spdnn.plan_files import plan_for
 from spdnn.recipes.radixnet import official_network, radix_network
+from spdnn.run.plan_files import plan_for
 from tests.makers import dyadic_cases, dyadic_features, dyadic_network
 
 NETWORK = dyadic_network(1, [30] * 4, ["shared"] * 3)

@@ -24,7 +24,7 @@ from spdnn import (
 )
 from spdnn.io.idx import read_images, read_labels
 from spdnn.io.state_dict import write_safetensors
-from spdnn.mlp import pruned
+from spdnn.models.mlp import pruned
 from tests.makers import dyadic_cases
 from tests.oracle import dense_inference
 
@@ -77,7 +77,7 @@ def test_one_output_stands_for_two_classes() -> None:
 def test_what_cannot_be_predicted_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match=r"^a network without outputs has no classes$"):
         predict(Network([Layer(sp.csr_array((3, 0)))]), Features.from_matrix(np.eye(3)))
-    monkeypatch.setattr("spdnn.memory.available_bytes", lambda: 10)
+    monkeypatch.setattr("spdnn.machine.memory.available_bytes", lambda: 10)
     with pytest.raises(DeviceError, match=r"^scores of 3 features needs"):
         predict(Network([Layer(np.eye(3))]), Features.from_matrix(np.eye(3)))
 

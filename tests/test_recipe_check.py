@@ -6,8 +6,8 @@ from spdnn.features import Features
 from spdnn.io.store import write_network
 from spdnn.io.tsv_writer import write_layers
 from spdnn.network import Layer, Network
-from spdnn.recipe_check import check_inputs, check_weights
 from spdnn.recipes.radixnet import official_network
+from spdnn.sources.recipe_check import check_inputs, check_weights
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ TRUE = [[0, 1, 0, 1], [1, 0, 0, 1], [0, 0, 1, 0]]
     ],
 )
 def test_the_first_difference_of_inputs_is_named(found, text, monkeypatch):
-    monkeypatch.setattr("spdnn.recipe_check.BLOCK_FEATURES", 2)
+    monkeypatch.setattr("spdnn.sources.recipe_check.BLOCK_FEATURES", 2)
     check = check_inputs(features_of(found), features_of(TRUE))
     assert check.first.startswith(text)
 

@@ -7,8 +7,9 @@ import time
 import numpy as np
 import pytest
 
-from spdnn import challenge, memory
+from spdnn import challenge
 from spdnn.errors import DataError, DeviceError
+from spdnn.machine import memory
 from spdnn.recipes.images import enlarge, needed_bytes
 from spdnn.recipes.mnist import mnist_features
 
@@ -70,7 +71,7 @@ def test_the_1024_inputs_take_under_15_seconds(training_images):
 def test_65536_neurons_take_under_6_gigabytes(training_images, tmp_path):
     """In a process of its own, whose peak is its own."""
     code = (
-        "import pathlib, sys; from spdnn.memory import peak_bytes; "
+        "import pathlib, sys; from spdnn.machine.memory import peak_bytes; "
         "from spdnn.recipes.mnist import mnist_features; "
         "mnist_features(pathlib.Path(sys.argv[1]), 65536); "
         "print(peak_bytes())"

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spdnn import Features, Layer, Network, Result, infer
+from spdnn.checks.sample import check_sample, take_sample, take_sample_within
+from spdnn.checks.truth import Check
 from spdnn.engines import make_engine
 from spdnn.engines.base import Output
-from spdnn.engines.cpu import CpuEngine
-from spdnn.reference_check import check_sample, take_sample, take_sample_within
-from spdnn.truth import Check
+from spdnn.engines.cpu.engine import CpuEngine
 from tests.makers import dyadic_features, small_network
 
 NETWORK = small_network(64, 3)
@@ -105,7 +105,7 @@ def test_a_wrong_weight_fails() -> None:
 
 def test_the_time_bounds_the_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(1000))
-    monkeypatch.setattr("spdnn.reference_check.time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("spdnn.checks.sample.time.perf_counter", lambda: next(clock))
     # Three layers take three ticks of this clock.
     assert take_sample_within(NETWORK, FEATURES, 1.0) is None
     sample = take_sample_within(NETWORK, FEATURES, 4.0)

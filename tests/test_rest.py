@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from spdnn import Features, Layer, Network, infer
 from spdnn.engines import make_engine
-from spdnn.plan.cpu import plan_edges, plan_merge
+from spdnn.plan.cpu.plan import plan_edges, plan_merge
 from spdnn.recipes.radixnet import official_network
 from tests.test_engines_agree import assert_modes_agree, assert_same, tiny_cpu_engine
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spdnn import Result
-from spdnn.inference import with_reading
-from spdnn.result import Seconds, categories_sha256, categories_text, compare
+from spdnn.run.inference import with_reading
+from spdnn.run.result import Seconds, categories_sha256, categories_text, compare
 
 sets = st.sets(st.integers(1, 60000))
 

@@ -64,7 +64,7 @@ def test_a_network_of_another_kind_is_refused() -> None:
 
 def test_what_memory_does_not_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     rival = RIVALS["scipy-dense"](NETWORK)
-    monkeypatch.setattr("spdnn.memory.available_bytes", lambda: 1000)
+    monkeypatch.setattr("spdnn.machine.memory.available_bytes", lambda: 1000)
     with pytest.raises(DeviceError, match="dense features needs"):
         rival.convert(FEATURES)
     with pytest.raises(DeviceError, match="the network needs"):

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spdnn import Features, Layer, Network, infer
-from spdnn.distributed.team import PARTITIONS, part_of
-from spdnn.engines.packed import is_worth_packing
+from spdnn.engines.cpu.packed import is_worth_packing
+from spdnn.run.team import PARTITIONS, part_of
 from tests.makers import PATTERNS, edge_pattern
 from tests.test_engines_agree import tiny_chunks, tiny_cpu_engine
 

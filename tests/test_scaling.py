@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from spdnn.bench.scaling import Model, Point, fit, main, read_record
 from spdnn.errors import DataError
 from spdnn.io import store
 from tests.makers import dyadic_features
+from tools.scaling import Model, Point, fit, main, read_record
 
 TRUE = Model(work=2.0, fixed=0.01, spread=0.004, gather=0.001)
 RANKS = (1, 2, 8, 64)

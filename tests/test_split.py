@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spdnn import Features, Layer, Network, infer
-from spdnn.engines import cpu as cpu_engine
-from spdnn.engines.kernels.team import Team, break_up, gather_team, meet
-from spdnn.plan import split
-from spdnn.plan.cpu import CHUNKS, FINISH, PART, ROWS, WHOLE, plan_edges, plan_merge
-from spdnn.plan.split import CHUNK, LONGEST, split_long
+from spdnn.engines.cpu import engine as cpu_engine
+from spdnn.engines.cpu.kernels.team import Team, break_up, gather_team, meet
+from spdnn.plan.cpu import split
+from spdnn.plan.cpu.plan import CHUNKS, FINISH, PART, ROWS, WHOLE, plan_edges, plan_merge
+from spdnn.plan.cpu.split import CHUNK, LONGEST, split_long
 from spdnn.recipes.radixnet import official_network
 from tests.test_engines_agree import assert_modes_agree, assert_same, tiny_cpu_engine
 

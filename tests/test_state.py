@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from spdnn import Features, Network
 from spdnn.engines import make_engine
 from spdnn.engines.base import Output
-from spdnn.state import State, joined
+from spdnn.engines.state import State, joined
 from tests.makers import dyadic_cases, dyadic_features, dyadic_network
 from tests.test_engines_agree import tiny_cpu_engine
 

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from spdnn import DeviceError
-from spdnn.threads import checked_threads, default_threads, fair_share
+from spdnn.machine.threads import checked_threads, default_threads, fair_share
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from spdnn import challenge
+from spdnn.checks.truth import check_list, check_nothing, check_official
 from spdnn.cli.main import main
 from spdnn.recipes import digits
-from spdnn.result import Result, Seconds, categories_sha256
-from spdnn.truth import check_list, check_nothing, check_official
+from spdnn.run.result import Result, Seconds, categories_sha256
 
 
 def result_of(categories):

@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import spdnn.tuning_files as tuning
+import spdnn.run.tuning_files as tuning
 from spdnn import DataError, Features, Network, PlanError, infer
 from spdnn.cli.main import main
 from spdnn.distributed import Team, prepare_together
 from spdnn.engines import make_engine
-from spdnn.engines.cpu import FIRST_STAGE, MAX_TILE, CpuEngine, tile_width
-from spdnn.engines.kernels.vectors import LANES
-from spdnn.inference import prepare
+from spdnn.engines.cpu.engine import FIRST_STAGE, MAX_TILE, CpuEngine, tile_width
+from spdnn.engines.cpu.kernels.vectors import LANES
 from spdnn.io import matrices, store
-from spdnn.tuning_files import require_tunable, tune
+from spdnn.run.inference import prepare
+from spdnn.run.tuning_files import require_tunable, tune
 from tests.makers import dyadic_features, dyadic_network, trained_network
 from tests.test_cli_run import failure
 from tests.test_engines_agree import tiny_chunks, tiny_cpu_engine
@@ -76,7 +76,7 @@ def test_tiles_beyond_memory_are_no_choice(monkeypatch: pytest.MonkeyPatch) -> N
     engine = CpuEngine(1)
     plan = engine.plan(NETWORK, "edges")
     least = 2 * 4 * plan.max_width * 2
-    monkeypatch.setattr("spdnn.engines.cpu.available_bytes", lambda: least * 100)
+    monkeypatch.setattr("spdnn.engines.cpu.engine.available_bytes", lambda: least * 100)
     own, *others = engine.shape_choices(plan, 4096)[0]
     assert own > 100 > max(others)
 

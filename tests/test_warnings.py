@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pytest
 
-from spdnn.jit import jit
+from spdnn.machine.jit import jit
 
 
 def warn(module: str, category: type[Warning] = UserWarning) -> None:
@@ -16,9 +16,9 @@ def warn(module: str, category: type[Warning] = UserWarning) -> None:
     "module",
     [
         "spdnn",
-        "spdnn.plan.ell",
+        "spdnn.plan.cuda.ell",
         "tests.test_warnings",
-        "/home/me/sparse/spdnn/engines/kernels/tile",
+        "/home/me/sparse/spdnn/engines/cpu/kernels/tile",
     ],
 )
 def test_a_warning_of_ours_is_an_error(module: str) -> None:

@@ -15,7 +15,7 @@ from spdnn.engines import make_engine
 from spdnn.errors import SpdnnError
 from spdnn.features import Features
 from spdnn.network import Network
-from spdnn.result import LayerCount, Result, Seconds
+from spdnn.run.result import LayerCount, Result, Seconds
 
 SHARES = (1, 2, 5, 10, 20, 50, 100)
 """A slow rival runs on all features, or on a half, a fifth, ... of them."""

@@ -9,9 +9,9 @@ import numpy.typing as npt
 
 from spdnn import challenge
 from spdnn.bench.reference import live_after
-from spdnn.result import Result
-from spdnn.sources import SourcedFeatures, SourcedNetwork, find_truth, read_truth
-from spdnn.truth import Check, check_list, check_official
+from spdnn.checks.truth import Check, check_list, check_official
+from spdnn.run.result import Result
+from spdnn.sources.sources import SourcedFeatures, SourcedNetwork, find_truth, read_truth
 
 
 class Judge:
@@ -28,7 +28,7 @@ class Judge:
     counts : collection of int
         How many of them the runs take.
     folder : Path or None
-        The data folder, as `spdnn.sources.data_folder` takes it.
+        The data folder, as `spdnn.sources.sources.data_folder` takes it.
     """
 
     def __init__(

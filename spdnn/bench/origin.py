@@ -5,7 +5,7 @@ from typing import Any
 
 from spdnn.features import Features
 from spdnn.network import Network
-from spdnn.sources import RECIPE, SourcedFeatures, SourcedNetwork
+from spdnn.sources.sources import RECIPE, SourcedFeatures, SourcedNetwork
 
 
 def data_facts(network: SourcedNetwork, features: SourcedFeatures) -> dict[str, Any]:

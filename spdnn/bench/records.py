@@ -11,12 +11,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from spdnn.checks.truth import Check
 from spdnn.errors import DataError
 from spdnn.io.files import require_file, whole_file
 from spdnn.network import Network
-from spdnn.result import LayerCount, Result, categories_sha256
-from spdnn.sources import SourcedFeatures, SourcedNetwork
-from spdnn.truth import Check
+from spdnn.run.result import LayerCount, Result, categories_sha256
+from spdnn.sources.sources import SourcedFeatures, SourcedNetwork
 
 SCHEMA = 2
 """Version of the form: 2 has columns by layer, and all runs of a case."""

@@ -18,9 +18,9 @@ import scipy.sparse as sp
 
 from spdnn.errors import DeviceError
 from spdnn.features import Features
-from spdnn.memory import require_bytes
+from spdnn.machine.memory import require_bytes
+from spdnn.machine.threads import default_threads
 from spdnn.network import Layer, Network
-from spdnn.threads import default_threads
 
 Live = npt.NDArray[np.int64]
 

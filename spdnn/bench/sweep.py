@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spdnn import provenance
 from spdnn.bench import records
 from spdnn.bench.contestants import (
     Contestant,
@@ -29,11 +28,13 @@ from spdnn.bench.machine import peaks
 from spdnn.bench.origin import data_facts
 from spdnn.bench.records import Record
 from spdnn.bench.rivals import RIVALS
+from spdnn.checks.truth import Check
 from spdnn.distributed import Team
 from spdnn.engines import make_engine
 from spdnn.errors import DataError
-from spdnn.inference import with_reading
-from spdnn.sources import (
+from spdnn.machine import provenance
+from spdnn.run.inference import with_reading
+from spdnn.sources.sources import (
     OFFICIAL,
     Cap,
     SourcedFeatures,
@@ -43,7 +44,6 @@ from spdnn.sources import (
     open_features,
     open_network,
 )
-from spdnn.truth import Check
 
 SETTLE_SECONDS = 0.3
 """Waited before a run where there are rivals: their threads spin for a while after their work."""
@@ -75,11 +75,11 @@ class Sweep:
     rival_seconds : float
         A rival that would usually take longer for a run gets a share of the features.
     data : Path or None
-        The data folder, as `spdnn.sources.data_folder` takes it.
+        The data folder, as `spdnn.sources.sources.data_folder` takes it.
     out : Path
         The folder of the records.
     bias, ymax
-        As `spdnn.sources.open_network` takes them.
+        As `spdnn.sources.sources.open_network` takes them.
     """
 
     neurons: tuple[int, ...]

@@ -13,8 +13,8 @@ from spdnn.engines import ENGINES, MODES
 from spdnn.engines.base import Engine
 from spdnn.errors import DataError
 from spdnn.io.files import replaces_file
-from spdnn.sources import FOLDER_VARIABLE, OFFICIAL, Cap, default_folder
-from spdnn.tuning_files import require_tunable
+from spdnn.run.tuning_files import require_tunable
+from spdnn.sources.sources import FOLDER_VARIABLE, OFFICIAL, Cap, default_folder
 
 _T = TypeVar("_T")
 

@@ -4,7 +4,6 @@ import argparse
 from pathlib import Path
 from typing import Any, TypeVar
 
-from spdnn import provenance
 from spdnn.bench.contestants import LeftOut
 from spdnn.bench.records import Record
 from spdnn.bench.rivals import RIVALS
@@ -16,7 +15,8 @@ from spdnn.cli.progress import progress_bar
 from spdnn.cli.run import MERGE_NOTE
 from spdnn.distributed import join
 from spdnn.engines import ENGINES, MODES
-from spdnn.launcher import launched_rank
+from spdnn.machine import provenance
+from spdnn.machine.launcher import launched_rank
 
 RUNS = 5
 RIVAL_SECONDS = 10.0

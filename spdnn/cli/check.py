@@ -6,21 +6,21 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from spdnn.challenge import DEPTHS, FEATURES
-from spdnn.cli.arguments import positive
-from spdnn.engines.base import Engine
-from spdnn.engines.reference import ReferenceEngine
-from spdnn.errors import DataError, DeviceError
-from spdnn.recipes.digits import known_categories
-from spdnn.reference_check import (
+from spdnn.checks.sample import (
     LONG_SECONDS,
     SHORT_SECONDS,
     check_sample,
     take_sample,
     take_sample_within,
 )
-from spdnn.result import Result
-from spdnn.sources import DIGITS, SourcedFeatures, SourcedNetwork, find_truth, read_truth
-from spdnn.truth import Check, check_digits, check_list, check_nothing, check_official
+from spdnn.checks.truth import Check, check_digits, check_list, check_nothing, check_official
+from spdnn.cli.arguments import positive
+from spdnn.engines.base import Engine
+from spdnn.engines.reference import ReferenceEngine
+from spdnn.errors import DataError, DeviceError
+from spdnn.recipes.digits import known_categories
+from spdnn.run.result import Result
+from spdnn.sources.sources import DIGITS, SourcedFeatures, SourcedNetwork, find_truth, read_truth
 
 AUTO, NONE, REFERENCE = "auto", "none", "reference"
 

@@ -8,12 +8,12 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from spdnn import provenance
 from spdnn.distributed.ranks import first_line, load_mpi, why
 from spdnn.engines import ENGINES, make_engine
 from spdnn.errors import SpdnnError
-from spdnn.memory import available_bytes
-from spdnn.threads import default_threads
+from spdnn.machine import provenance
+from spdnn.machine.memory import available_bytes
+from spdnn.machine.threads import default_threads
 
 
 def add_parser(commands: Any) -> None:

@@ -16,8 +16,8 @@ from typing import Any, NoReturn
 from spdnn.cli import bench, compare, data, info, predict, report, run
 from spdnn.cli.streams import prepare_streams
 from spdnn.errors import INTERNAL_ERROR, ElsewhereError, SpdnnError, user_text
-from spdnn.launcher import end_job, launched_rank, wait_turn
-from spdnn.provenance import own_version
+from spdnn.machine.launcher import end_job, launched_rank, wait_turn
+from spdnn.machine.provenance import own_version
 
 COMMANDS = (run, predict, bench, report, compare, info, data)
 """Modules with `add_parser`; each sets `command`, a function of the parsed arguments."""

@@ -13,11 +13,11 @@ from spdnn.cli.progress import progress_bar
 from spdnn.cli.sources import add_sources, as_rows, open_sources, source_rows
 from spdnn.engines import choose_mode, make_engine
 from spdnn.errors import DataError, DeviceError
-from spdnn.inference import with_reading
 from spdnn.io.files import whole_file
 from spdnn.io.labels import read_labels
-from spdnn.launcher import launched_size
-from spdnn.prediction import Prediction, predict
+from spdnn.machine.launcher import launched_size
+from spdnn.models.prediction import Prediction, predict
+from spdnn.run.inference import with_reading
 
 N_SHOWN = 10
 """Classes, the most frequent, whose features are counted in what is printed."""

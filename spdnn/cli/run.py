@@ -5,9 +5,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from spdnn import provenance
 from spdnn.bench.records import as_facts, as_json
 from spdnn.challenge import FEATURES
+from spdnn.checks.truth import Check
 from spdnn.cli.arguments import (
     add_engine,
     add_tuning,
@@ -24,15 +24,15 @@ from spdnn.distributed import PARTITIONS, Stops, Team, join, prepare_together
 from spdnn.engines import choose_mode, make_engine
 from spdnn.engines.base import Engine
 from spdnn.errors import DataError, DeviceError
-from spdnn.inference import with_reading
 from spdnn.io import store
-from spdnn.io.checkpoint import remove_checkpoint
 from spdnn.io.files import whole_file
-from spdnn.memory import peak_bytes
+from spdnn.machine import provenance
+from spdnn.machine.memory import peak_bytes
 from spdnn.network import Network
-from spdnn.result import Result, categories_text
-from spdnn.sources import DIGITS, SourcedFeatures, SourcedNetwork
-from spdnn.truth import Check
+from spdnn.run.checkpoint import remove_checkpoint
+from spdnn.run.inference import with_reading
+from spdnn.run.result import Result, categories_text
+from spdnn.sources.sources import DIGITS, SourcedFeatures, SourcedNetwork
 
 WORTH_KEEPING = 3.0
 """Times the inference: a phase that takes longer, and `WORTH_SECONDS`, is worth a hint."""

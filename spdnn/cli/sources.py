@@ -13,7 +13,7 @@ from spdnn.cli.arguments import (
 from spdnn.cli.progress import progress_bar
 from spdnn.errors import DataError
 from spdnn.network import Network
-from spdnn.sources import (
+from spdnn.sources.sources import (
     SourcedFeatures,
     SourcedNetwork,
     data_folder,

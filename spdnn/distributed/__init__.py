@@ -6,10 +6,10 @@ themselves; only at stops between layers, where they were asked for or may pay, 
 what they have, even out numbers, or merge equal features.
 """
 
-from spdnn.distributed.course import Stops
-from spdnn.distributed.inference import PreparedTogether, prepare_together
 from spdnn.distributed.ranks import join
-from spdnn.distributed.team import PARTITIONS, Partition, Team, part_of
+from spdnn.run.course import Stops
+from spdnn.run.team import PARTITIONS, Partition, Team, part_of
+from spdnn.run.together import PreparedTogether, prepare_together
 
 __all__ = [
     "PARTITIONS",

@@ -22,7 +22,7 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from spdnn.distributed.team import Partition, Team, part_of
+from spdnn.engines.state import State, joined
 from spdnn.errors import (
     INTERNAL_ERROR,
     AgreedError,
@@ -32,9 +32,8 @@ from spdnn.errors import (
     user_text,
 )
 from spdnn.features import Features
-from spdnn.inference import require_fit
 from spdnn.io.mapping import array_at, place_of
-from spdnn.launcher import (
+from spdnn.machine.launcher import (
     can_end_job,
     end_job,
     launch_claim,
@@ -43,9 +42,10 @@ from spdnn.launcher import (
     let_read,
     wait_turn,
 )
+from spdnn.machine.threads import at_most_asked, fair_share
 from spdnn.network import Layer, LayerSequence, Network
-from spdnn.state import State, joined
-from spdnn.threads import at_most_asked, fair_share
+from spdnn.run.inference import require_fit
+from spdnn.run.team import Partition, Team, part_of
 
 PATIENCE = 2.0
 """Seconds that a rank which has failed waits for the others, before it ends the run."""

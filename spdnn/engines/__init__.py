@@ -7,7 +7,7 @@ from spdnn.engines.base import Engine
 from spdnn.errors import DeviceError
 
 ENGINES = {
-    "cpu": "spdnn.engines.cpu:CpuEngine",
+    "cpu": "spdnn.engines.cpu.engine:CpuEngine",
     "cuda": "spdnn.engines.cuda.engine:CudaEngine",
     "scipy": "spdnn.engines.reference:ReferenceEngine",
 }
@@ -29,7 +29,7 @@ def make_engine(
     name : str
         One of `ENGINES`, or "auto": the fastest that is known to run on this machine.
     threads : int, optional
-        For engines on the CPU; as many as `spdnn.threads.default_threads` says where not given.
+        For engines on the CPU; by default `spdnn.machine.threads.default_threads`.
     device : int, optional
         For engines on a GPU: which of those that this process sees.
 

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from spdnn.engines.state import State
 from spdnn.errors import DataError
 from spdnn.features import Features
 from spdnn.network import Network
-from spdnn.state import State
 
 Progress = Callable[[float], None]
 """Called now and then with the fraction of the work done, 0 to 1, from any thread."""

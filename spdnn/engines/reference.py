@@ -6,10 +6,10 @@ import numpy as np
 import scipy.sparse as sp
 
 from spdnn.engines.base import NO_FACTS, Output, OverflowingError, Progress, count_edges
+from spdnn.engines.state import State
 from spdnn.errors import PlanError
 from spdnn.features import Features
 from spdnn.network import Layer, Network, may_drop_after
-from spdnn.state import State
 
 
 @dataclass(frozen=True)

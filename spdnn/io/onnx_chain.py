@@ -8,7 +8,7 @@ from spdnn.errors import DataError
 from spdnn.io.chain import chain, dense_bytes, package
 from spdnn.io.files import DAMAGE, require_file, whole_file
 from spdnn.io.onnx_graph import GraphReader
-from spdnn.memory import require_bytes
+from spdnn.machine.memory import require_bytes
 from spdnn.network import Network
 
 SUFFIX = ".onnx"

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from spdnn.errors import DataError
-from spdnn.memory import require_bytes
+from spdnn.machine.memory import require_bytes
 
 _HALVES = ("FLOAT16", "BFLOAT16")
 REALS = ("FLOAT", "DOUBLE", *_HALVES)

@@ -22,7 +22,7 @@ from spdnn.io.chain import (
     require_weights_say_all,
 )
 from spdnn.io.files import require_file, whole_file
-from spdnn.memory import require_bytes
+from spdnn.machine.memory import require_bytes
 from spdnn.network import Activation, Network
 
 SAFETENSORS = ".safetensors"

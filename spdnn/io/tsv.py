@@ -27,7 +27,7 @@ from spdnn.io.triples import (
     unpacked,
     without_mark,
 )
-from spdnn.memory import require_bytes
+from spdnn.machine.memory import require_bytes
 from spdnn.network import Layer, Network
 
 ARCHIVE_SUFFIXES = (".tar.gz", ".tgz", ".tar")

@@ -1,6 +1,6 @@
 """Outputs of very many inputs, cut into chunks: what several lanes, or rows, take of one output.
 
-`spdnn.plan.split` says what the CPU engine does with them. On a GPU a lane of the staged kernel
+`spdnn.plan.cpu.split` says what the CPU engine does with them. On a GPU a lane of the staged kernel
 goes through the edges of its output one after the other, and a launch is done when its longest lane
 is. Outputs with far more inputs than the others of their layer, *long* ones, are therefore cut
 into chunks of equally many edges, in the order of their edges; the last one is what is left. A

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spdnn.jit import jit
+from spdnn.machine.jit import jit
 
 NOTHING = np.empty(0, dtype=np.uint32)
 """For `values` or `labels` that do not count."""

@@ -19,9 +19,9 @@ import scipy.fft
 
 from spdnn.errors import DataError
 from spdnn.features import Features, index_dtype
-from spdnn.memory import require_bytes
+from spdnn.machine.memory import require_bytes
+from spdnn.machine.threads import default_threads
 from spdnn.recipes.kernels import STRIDE, Across, largest_square, lit_pixels
-from spdnn.threads import default_threads
 
 BLOCK_PIXELS = 1 << 21
 """Enlarged pixels that a thread handles at a time: their indices take 4 or 8 MiB."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from spdnn.jit import jit
+from spdnn.machine.jit import jit
 
 Doubles = npt.NDArray[np.float64]
 

@@ -10,9 +10,9 @@ from spdnn import Features, Network, infer
 from spdnn.engines.base import Output
 from spdnn.engines.cuda.device import Device, SimulatedDevice, open_device
 from spdnn.engines.cuda.engine import CudaEngine
+from spdnn.engines.cuda.kernels import gpu
 from spdnn.engines.cuda.sizes import Sizes
-from spdnn.engines.kernels import gpu
-from spdnn.plan.cuda import Shape
+from spdnn.plan.cuda.plan import Shape
 from tests.makers import FEATURE_KINDS, PATTERNS, dyadic_features, dyadic_network
 
 IN_SHARED = 48 << 10

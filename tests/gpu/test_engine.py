@@ -12,10 +12,10 @@ import spdnn.engines.cuda.run as cuda_run
 from spdnn import DeviceError, Features, Layer, Network, infer
 from spdnn.engines.cuda.device import SimulatedDevice
 from spdnn.engines.cuda.engine import CudaEngine
+from spdnn.engines.cuda.kernels import gpu
 from spdnn.engines.cuda.placing import place_weights
 from spdnn.engines.cuda.sizes import Kernels
-from spdnn.engines.kernels import gpu
-from spdnn.plan.cuda import plan_cuda
+from spdnn.plan.cuda.plan import plan_cuda
 from tests.gpu.makers import (
     IN_SHARED,
     NOT_IN_SHARED,

@@ -16,7 +16,7 @@ from spdnn import DeviceError
 from spdnn.engines.cuda import gpu_device
 from spdnn.engines.cuda.engine import CudaEngine
 from spdnn.engines.cuda.gpu_device import open_gpu
-from spdnn.engines.kernels import gpu
+from spdnn.engines.cuda.kernels import gpu
 from tests.gpu.makers import (
     IN_SHARED,
     NOT_IN_SHARED,

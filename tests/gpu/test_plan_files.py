@@ -8,7 +8,7 @@ import pytest
 from spdnn import DataError
 from spdnn.engines.cuda.device import open_device
 from spdnn.engines.cuda.engine import CudaEngine
-from spdnn.plan_files import plan_for
+from spdnn.run.plan_files import plan_for
 from tests.gpu.makers import (
     IN_SHARED,
     NOT_IN_SHARED,

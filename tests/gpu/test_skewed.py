@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 import spdnn.engines.cuda.run as cuda_run
 from spdnn import Features, Layer, Network
 from spdnn.engines.cuda.engine import CudaEngine
+from spdnn.engines.cuda.kernels import gpu
 from spdnn.engines.cuda.sizes import Sizes
-from spdnn.engines.kernels import gpu
-from spdnn.plan.cuda import plan_cuda
+from spdnn.plan.cuda.plan import plan_cuda
 from tests.gpu.makers import (
     IN_CHUNKS,
     IN_SHARED,

@@ -7,8 +7,8 @@ from typing import Any
 from spdnn import challenge
 from spdnn.cli.arguments import add_data_folder, positive
 from spdnn.cli.progress import progress_bar
-from spdnn.recipe_check import RecipeCheck, check_inputs, check_weights
-from spdnn.sources import RECIPE, data_folder, open_features
+from spdnn.sources.recipe_check import RecipeCheck, check_inputs, check_weights
+from spdnn.sources.sources import RECIPE, data_folder, open_features
 
 
 def add_parser(verbs: Any) -> None:

@@ -18,7 +18,7 @@ from spdnn.cli.progress import progress_bar
 from spdnn.cli.sources import open_weights
 from spdnn.errors import DataError
 from spdnn.io import matrices, onnx_chain, state_dict, store
-from spdnn.sources import SourcedFeatures, SourcedNetwork, data_folder, open_features
+from spdnn.sources.sources import SourcedFeatures, SourcedNetwork, data_folder, open_features
 
 
 def add_parser(verbs: Any) -> None:

@@ -4,13 +4,13 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from spdnn.branches import JOINS, fuse
 from spdnn.cli.arguments import add_activation, add_network_size, add_reading, writable
 from spdnn.cli.data.convert import NETWORK_WRITERS, require_writer, said_of
 from spdnn.cli.sources import open_weights
 from spdnn.errors import DataError
+from spdnn.models.branches import JOINS, fuse
 from spdnn.network import Network
-from spdnn.sources import SourcedNetwork
+from spdnn.sources.sources import SourcedNetwork
 
 
 def add_parser(verbs: Any) -> None:

@@ -12,7 +12,7 @@ from spdnn.errors import DataError
 from spdnn.io import store, tsv_writer
 from spdnn.recipes.mnist import official_features
 from spdnn.recipes.radixnet import layers_per_group, official_network
-from spdnn.sources import default_folder, find_images, images_file
+from spdnn.sources.sources import default_folder, find_images, images_file
 
 
 def add_parser(verbs: Any) -> None:

@@ -8,11 +8,11 @@ import numpy.typing as npt
 
 from spdnn.engines.base import OverflowingError
 from spdnn.engines.cuda.device import HINT, Device
+from spdnn.engines.cuda.kernels.gpu import LANES
 from spdnn.engines.cuda.placing import Inputs, copied
 from spdnn.engines.cuda.sizes import Kernels
-from spdnn.engines.kernels.gpu import LANES
 from spdnn.errors import DeviceError
-from spdnn.plan.cuda import N_OUTPUTS, CudaPlan
+from spdnn.plan.cuda.plan import N_OUTPUTS, CudaPlan
 
 MOST_FEATURES = 65535 * 16
 """Features on the device at most: the grid's second axis ends there."""

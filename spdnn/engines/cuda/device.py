@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spdnn.engines.kernels import gpu
+from spdnn.engines.cuda.kernels import gpu
 
 HINT = "take fewer --features or --layers"
 

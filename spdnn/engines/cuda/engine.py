@@ -21,7 +21,7 @@ from spdnn.engines.cuda.sizes import Sizes, kernels_of, sizes_for
 from spdnn.errors import PlanError
 from spdnn.features import Features
 from spdnn.network import Layer, Network
-from spdnn.plan.cuda import RESIDENT_FEATURES, CudaPlan, Shape, plan_cuda, suits_resident
+from spdnn.plan.cuda.plan import RESIDENT_FEATURES, CudaPlan, Shape, plan_cuda, suits_resident
 
 TRIED = 8
 """Neurons of the networks that are run to compile kernels."""

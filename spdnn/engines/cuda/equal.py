@@ -5,10 +5,10 @@ import numpy.typing as npt
 
 from spdnn.engines.cuda.carried import NOBODY, Carried, lists_of
 from spdnn.engines.cuda.device import Device
+from spdnn.engines.cuda.kernels.carried import EMPTY
 from spdnn.engines.cuda.placing import copied
 from spdnn.engines.cuda.sizes import Kernels
-from spdnn.engines.duplicates import Looks, expand_stand_ins
-from spdnn.engines.kernels.carried import EMPTY
+from spdnn.engines.looks import Looks, expand_stand_ins
 
 
 class EqualFeatures:

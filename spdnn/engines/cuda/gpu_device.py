@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from spdnn.engines.cuda.device import HINT, Device, DeviceArray, at_least_one, view_of
-from spdnn.engines.kernels import gpu
+from spdnn.engines.cuda.kernels import gpu
 from spdnn.errors import DeviceError
-from spdnn.gpus import local_rank, pick_gpu
+from spdnn.machine.gpus import local_rank, pick_gpu
 
 LEAST_CAPABILITY = (7, 0)
 """Oldest GPUs that the kernels are meant for: independent threads of a warp."""

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from spdnn.engines.cuda.device import Device, DeviceArray
 from spdnn.errors import DeviceError
 from spdnn.features import Features
-from spdnn.plan.cuda import WINDOWED, CudaPlan
+from spdnn.plan.cuda.plan import WINDOWED, CudaPlan
 
 IN_CORE_SHARE = 0.5
 """Of the device's memory for weights that stay in it; larger ones are streamed."""

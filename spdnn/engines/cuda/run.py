@@ -11,10 +11,10 @@ from spdnn.engines.base import DeviceSeconds, Output, Progress
 from spdnn.engines.cuda.carried import Carried, Survivors, joined, lists_of
 from spdnn.engines.cuda.device import Device, DeviceArray
 from spdnn.engines.cuda.equal import EqualFeatures
+from spdnn.engines.cuda.kernels.gpu import LANES
 from spdnn.engines.cuda.placing import Loaded, Window, place_inputs
 from spdnn.engines.cuda.sizes import Kernels
-from spdnn.engines.kernels.gpu import LANES
-from spdnn.plan.cuda import (
+from spdnn.plan.cuda.plan import (
     END_BUNDLE,
     END_ELL,
     FIRST_BUNDLE,

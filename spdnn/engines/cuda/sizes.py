@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from spdnn.engines.kernels import carried, gpu
-from spdnn.engines.kernels.grouped import make_grouped
-from spdnn.engines.kernels.resident import make_resident
-from spdnn.engines.kernels.staged import make_staged
-from spdnn.plan.cuda import Shape
+from spdnn.engines.cuda.kernels import carried, gpu
+from spdnn.engines.cuda.kernels.grouped import make_grouped
+from spdnn.engines.cuda.kernels.resident import make_resident
+from spdnn.engines.cuda.kernels.staged import make_staged
+from spdnn.plan.cuda.plan import Shape
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""The CPU engine's compiled kernels: functions of arrays and numbers only."""

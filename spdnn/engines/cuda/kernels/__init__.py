@@ -1,0 +1,1 @@
+"""The GPU engine's kernels: functions of arrays and numbers only."""

@@ -1,0 +1,248 @@
+"""The resident kernel: a block carries its features through many layers in one launch.
+
+The activations of `features` features live in the block's shared memory, twice: before and after a
+step. Nothing but weights is read from global memory between the first layer and the last, and no
+launch or list is needed between layers. Groups of outputs with the same inputs are small
+dense products: a thread is a group and four features, 64 sums in registers. Other outputs, in
+sliced ELL, are a thread each, for all features of the block.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from spdnn.engines.cuda.kernels.gpu import (
+    ALIGNED,
+    LANES,
+    cuda,
+    float32,
+    int32,
+    int64,
+    int_as_float,
+    uint32,
+    uint64,
+)
+from spdnn.plan.cuda.bundles import UNROLL
+from spdnn.plan.cuda.plan import (
+    BIAS_START,
+    END_BUNDLE,
+    END_ELL,
+    FIRST_BUNDLE,
+    FIRST_ELL,
+    IS_RELU,
+    LAYER,
+    MAY_DROP,
+    N_OUTPUTS,
+    NO_LAYER,
+    TESTS_NONZERO,
+    row_stride,
+)
+
+QUAD = 4
+"""Features of a thread in a group: one 16-byte load from shared memory."""
+
+
+def make_resident(
+    bundle: int, rows: int, warps: int, features: int, threads: int, has_groups: bool
+) -> Callable[..., Any]:
+    """Make the kernel for `features` features a block of `threads` threads.
+
+    Parameters
+    ----------
+    bundle, rows : int
+        Groups of a bundle, and outputs of a group.
+    warps : int
+        Slices of an ELL block.
+    features : int
+        A multiple of 4.
+    threads : int
+    has_groups : bool
+        Whether the plan has any; without, a thread needs fewer registers.
+    """
+    quads = features // QUAD
+    pairs = rows // 2
+    stride = row_stride(features)
+    sums_shape = (rows, QUAD)
+    loaded_shape = (UNROLL, QUAD)
+    flags_shape = (2, features)
+    zero, lowest = float32(0), float32(-np.inf)
+
+    def resident(
+        y: Any,
+        out: Any,
+        live: Any,
+        n_live: Any,
+        n_first: Any,
+        first_step: Any,
+        end_step: Any,
+        width: Any,
+        steps: Any,
+        caps: Any,
+        bundles: Any,
+        groups: Any,
+        inputs: Any,
+        weights: Any,
+        ell_blocks: Any,
+        stages: Any,
+        slices: Any,
+        indices: Any,
+        ell_weights: Any,
+        bias: Any,
+        origins: Any,
+        stands_for: Any,
+        counts: Any,
+        flags: Any,
+    ) -> None:
+        """Take features through steps `first_step` to `end_step`, excluded.
+
+        `y`, `out`, `live` and `flags` as in the grouped kernel; `flags` is 1 for the features
+        to go on with. `n_first` neurons are read, `width` are held at most.
+        `weights` are pairs of float32 in 64 bits. ``counts[:, layer]`` are added to:
+        live features, distinct ones of them, features that entered.
+        """
+        memory = cuda.shared.array(0, float32, ALIGNED)
+        is_live = cuda.shared.array(flags_shape, int32)
+        sums = cuda.local.array(sums_shape, float32)
+        loaded = cuda.local.array(loaded_shape, float32)
+        ell_sums = cuda.local.array(features, float32)
+        n = n_live[0]
+        first = cuda.blockIdx.x * features
+        if first >= n:
+            return
+        thread = uint32(cuda.threadIdx.x)
+        before = uint32(0)
+        after = uint32(width * stride)
+        feature = thread % features
+        source = live[uint32(min(first + feature, n - 1))]
+        source_start = int64(source // LANES) * n_first * LANES + source % LANES
+        is_carried = first + feature < n
+        for p in range(thread // features, n_first, threads // features):
+            value = y[uint64(source_start + p * LANES)] if is_carried else zero
+            memory[before + uint32(p * stride + feature)] = value
+        if thread < features:
+            is_live[0, uint32(thread)] = 0
+            is_live[1, uint32(thread)] = 0
+        cuda.syncthreads()
+        turn = uint32(0)
+        for number in range(first_step, end_step):
+            step = uint64(number)
+            least = zero if steps[step, IS_RELU] != 0 else lowest
+            tests_nonzero = steps[step, TESTS_NONZERO] != 0
+            cap = caps[step]
+            bias_start = steps[step, BIAS_START]
+            layer = steps[step, LAYER]
+            ends_layer = layer != NO_LAYER
+            if has_groups:
+                first_bundle = steps[step, FIRST_BUNDLE]
+                n_items = (steps[step, END_BUNDLE] - first_bundle) * (bundle * quads)
+                for item in range(thread, n_items, threads):
+                    quad = uint32(item % quads * QUAD)
+                    group = first_bundle * bundle + item // quads
+                    of_bundle = uint64(group // bundle)
+                    inner = group % bundle
+                    input_at = bundles[of_bundle, 1] - origins[0] + inner
+                    # Weights are read as pairs: half as many numbers.
+                    pair_at = (bundles[of_bundle, 1] - origins[0]) * pairs + inner
+                    for row in range(rows):
+                        for v in range(QUAD):
+                            sums[row, v] = zero
+                    for _ in range(0, bundles[of_bundle, 0], UNROLL):
+                        for u in range(UNROLL):
+                            place = uint32(inputs[uint64(input_at + u * bundle)])
+                            place = before + place * uint32(stride) + quad
+                            for v in range(QUAD):
+                                loaded[u, v] = memory[place + uint32(v)]
+                        for u in range(UNROLL):
+                            for pair in range(pairs):
+                                bits = weights[uint64(pair_at + (u * pairs + pair) * bundle)]
+                                low = int_as_float(np.int32(bits))
+                                high = int_as_float(np.int32(bits >> 32))
+                                for v in range(QUAD):
+                                    sums[2 * pair, v] += low * loaded[u, v]
+                                    sums[2 * pair + 1, v] += high * loaded[u, v]
+                        input_at += UNROLL * bundle
+                        pair_at += UNROLL * bundle * pairs
+                    first_output = groups[uint64(group), 0]
+                    n_rows = groups[uint64(group), 1]
+                    # Short loops: each is unrolled, so that sums stay in registers.
+                    for row in range(rows):
+                        # Beyond the group's rows there are others' biases, or padding.
+                        of_output = bias[uint64(bias_start + first_output + row)]
+                        for v in range(QUAD):
+                            value = sums[row, v]
+                            if value != zero or not tests_nonzero:
+                                value += of_output
+                            # NaN where the sum is not finite; see make_look in carried.py.
+                            sums[row, v] = min(max(value, least), cap) + value * zero
+                    for row in range(rows):
+                        if row < n_rows:
+                            place = after + uint32((first_output + row) * stride) + quad
+                            for v in range(QUAD):
+                                memory[place + uint32(v)] = sums[row, v]
+                                if ends_layer and sums[row, v] != zero:
+                                    is_live[turn, quad + uint32(v)] = 1
+            first_ell = steps[step, FIRST_ELL]
+            n_items = (steps[step, END_ELL] - first_ell) * (warps * LANES)
+            for item in range(thread, n_items, threads):
+                block = uint64(first_ell + item // (warps * LANES))
+                place_in_block = item % (warps * LANES)
+                if place_in_block < ell_blocks[block, 1]:
+                    of_slice = uint64(
+                        stages[uint64(ell_blocks[block, 2]), 2] + place_in_block // LANES
+                    )
+                    for v in range(features):
+                        ell_sums[v] = zero
+                    # Indices and weights have the same origin.
+                    entry = slices[of_slice, 0] - origins[3] + item % LANES
+                    for _ in range(slices[of_slice, 1]):
+                        place = uint32(indices[uint64(entry)])
+                        place = before + place * uint32(stride)
+                        weight = ell_weights[uint64(entry)]
+                        for v in range(features):
+                            ell_sums[v] += weight * memory[place + uint32(v)]
+                        entry += LANES
+                    output = ell_blocks[block, 0] + place_in_block
+                    of_output = bias[uint64(bias_start + output)]
+                    place = after + uint32(output * stride)
+                    for v in range(features):
+                        value = ell_sums[v]
+                        if value != zero or not tests_nonzero:
+                            value += of_output
+                        # NaN where the sum is not finite; see make_look in carried.py.
+                        value = min(max(value, least), cap) + value * zero
+                        memory[place + uint32(v)] = value
+                        if ends_layer and value != zero:
+                            is_live[turn, uint32(v)] = 1
+            cuda.syncthreads()
+            before, after = after, before
+            if not ends_layer:
+                continue
+            may_drop = steps[step, MAY_DROP] != 0
+            n_left = 0
+            for v in range(features):
+                n_left += is_live[turn, v]
+            if thread < features and is_carried:
+                lives = is_live[turn, uint32(thread)]
+                cuda.atomic.add(counts, (2, layer), 1)
+                if lives != 0:
+                    cuda.atomic.add(counts, (0, layer), stands_for[uint32(first + thread)])
+                    cuda.atomic.add(counts, (1, layer), 1)
+                elif may_drop:
+                    is_carried = False
+                # The other row is written in the next step, and nobody reads it any more.
+                is_live[uint32(1) - turn, uint32(thread)] = 0
+            turn = uint32(1) - turn
+            if may_drop and n_left == 0:
+                return
+            cuda.syncthreads()
+        n_last = steps[uint64(end_step - 1), N_OUTPUTS]
+        f = cuda.blockIdx.x * features + feature
+        if f < n_live[0]:
+            target = int64(f // LANES) * n_last * LANES + f % LANES
+            for p in range(thread // features, n_last, threads // features):
+                out[uint64(target + p * LANES)] = memory[before + uint32(p * stride + feature)]
+            if thread < features and is_carried:
+                flags[uint32(f)] = 1
+
+    return resident

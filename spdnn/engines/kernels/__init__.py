@@ -1,1 +1,0 @@
-"""Kernels: functions of arrays and numbers, and nothing else."""

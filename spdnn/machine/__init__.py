@@ -1,0 +1,1 @@
+"""What this machine, its processors, GPUs and launcher are; compiling; provenance."""

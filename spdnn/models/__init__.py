@@ -1,0 +1,1 @@
+"""Classifiers: predictions, a pruned perceptron, branches."""

@@ -1,0 +1,157 @@
+"""A trained and pruned classifier with the face of scikit-learn's."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+from scipy.special import expit, softmax
+
+from spdnn.errors import DataError
+from spdnn.features import Features
+from spdnn.models.prediction import predict
+from spdnn.network import Activation, Layer, Network
+
+_ACTIVATIONS: dict[str, Activation] = {"relu": "relu", "identity": "linear"}
+"""scikit-learn's names of those activations that there are here."""
+
+
+class SparseMLP:
+    """A classifier: a network whose last layer is linear, and the names of its classes.
+
+    Parameters
+    ----------
+    network : Network
+        An output a class; one output where there are two classes, positive for the second.
+    classes : array_like, optional
+        0, 1, ... where not given.
+    **options
+        Of `spdnn.infer`: engine, mode, threads, and so on.
+
+    Attributes
+    ----------
+    network : Network
+    classes_ : ndarray, shape (n_classes,)
+
+    Raises
+    ------
+    DataError
+        If there are not as many classes as outputs.
+    """
+
+    def __init__(
+        self, network: Network, classes: npt.ArrayLike | None = None, **options: Any
+    ) -> None:
+        n_classes = max(2, network.n_outputs)
+        self.network = network
+        self.classes_ = np.arange(n_classes) if classes is None else np.asarray(classes)
+        self.options = options
+        if self.classes_.shape != (n_classes,):
+            raise DataError(
+                f"a network of {network.n_outputs} outputs has {n_classes} classes, "
+                f"not {self.classes_.size}"
+            )
+
+    @classmethod
+    def from_sklearn(
+        cls, mlp: Any, prune: float | Sequence[float] = 0.0, **options: Any
+    ) -> "SparseMLP":
+        """Take over a trained ``sklearn.neural_network.MLPClassifier``.
+
+        Parameters
+        ----------
+        mlp : MLPClassifier
+            Fitted, with activation "relu" or "identity". It is not changed.
+        prune : float or sequence of float
+            Which fraction of each layer's weights, those nearest to zero, to leave out; one for
+            all layers or one a layer.
+        **options
+            Of `spdnn.infer`: engine, mode, threads, and so on.
+
+        Raises
+        ------
+        DataError
+            If it is no such classifier, or a fraction is not one of 0 to 1.
+        """
+        coefs = getattr(mlp, "coefs_", None)
+        output = getattr(mlp, "out_activation_", None)
+        if coefs is None or output not in ("softmax", "logistic"):
+            raise DataError(f"expected a fitted MLPClassifier, not {mlp!r}")
+        if mlp.activation not in _ACTIVATIONS:
+            raise DataError(
+                f"activation {mlp.activation!r} is not one of {', '.join(_ACTIVATIONS)}"
+            )
+        if output == "logistic" and coefs[-1].shape[1] != 1:
+            raise DataError("a classifier that gives a feature several classes is not supported")
+        fractions = [prune] * len(coefs) if isinstance(prune, int | float) else list(prune)
+        if len(fractions) != len(coefs):
+            raise DataError(f"prune: {len(coefs)} fractions are needed, not {len(fractions)}")
+        kinds: list[Activation] = [_ACTIVATIONS[mlp.activation]] * (len(coefs) - 1) + ["linear"]
+        layers = [
+            Layer(pruned(weights, fraction), bias, activation=kind, bias_rule="always")
+            for weights, bias, fraction, kind in zip(
+                coefs, mlp.intercepts_, fractions, kinds, strict=True
+            )
+        ]
+        return cls(Network(layers, name="mlp"), mlp.classes_, **options)
+
+    def decision_function(self, X: Any) -> npt.NDArray[np.float32]:
+        """Scores of features, before softmax or the logistic function.
+
+        Parameters
+        ----------
+        X : Features, or array_like or sparse matrix of shape (n_features, n_inputs)
+
+        Returns
+        -------
+        ndarray, shape (n_features, n_outputs)
+        """
+        features = X if isinstance(X, Features) else Features.from_matrix(X)
+        return predict(self.network, features, **self.options).scores
+
+    def predict(self, X: Any) -> npt.NDArray[Any]:
+        """Classes of features, shape (n_features,), as `classes_` names them."""
+        features = X if isinstance(X, Features) else Features.from_matrix(X)
+        return self.classes_[predict(self.network, features, **self.options).classes]
+
+    def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
+        """Probabilities, shape (n_features, n_classes): softmax, of one output the logistic."""
+        scores = self.decision_function(X).astype(np.float64)
+        if scores.shape[1] > 1:
+            return np.asarray(softmax(scores, axis=1))
+        second = expit(scores[:, 0])
+        return np.stack([1 - second, second], axis=1)
+
+    def score(self, X: Any, y: npt.ArrayLike) -> float:
+        """Accuracy: the share of features whose class is the one in `y`."""
+        return float(np.mean(self.predict(X) == np.asarray(y)))
+
+
+def pruned(weights: npt.ArrayLike, fraction: float) -> sp.csr_array:
+    """Leave out the weights nearest to zero.
+
+    Parameters
+    ----------
+    weights : array_like, shape (n_inputs, n_outputs)
+    fraction : float, 0 to 1
+        Of all of them, rounded down to a whole number; of equal ones the first go first.
+
+    Raises
+    ------
+    DataError
+        If it is no such fraction.
+
+    Examples
+    --------
+    >>> pruned([[0.5, -0.1], [0.2, -3.0]], 0.5).toarray()
+    array([[ 0.5,  0. ],
+           [ 0. , -3. ]])
+    """
+    if not 0 <= fraction <= 1:
+        raise DataError(f"prune: a fraction of 0 to 1 is needed, not {fraction}")
+    kept = np.array(weights, order="C")
+    order = np.argsort(np.abs(kept), axis=None, kind="stable")
+    kept.reshape(-1)[order[: math.floor(fraction * kept.size)]] = 0
+    return sp.csr_array(kept)

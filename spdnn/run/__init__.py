@@ -1,0 +1,1 @@
+"""From a network and features to a result: sessions, options, ranks, results."""

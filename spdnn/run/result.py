@@ -1,0 +1,190 @@
+"""What a run gives: categories, counters a layer, times by phase."""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from spdnn.plan.work import Work
+
+
+class LayerCount(NamedTuple):
+    """Counters of one layer.
+
+    Attributes
+    ----------
+    live : int
+        Live features after it.
+    edges_evaluated : int
+        Edges that were really evaluated in it, all features together.
+    distinct : int
+        Live features that were carried after it, each for all that have become equal to it;
+        where nothing is merged, all of them.
+    """
+
+    live: int
+    edges_evaluated: int
+    distinct: int
+
+
+class RankCount(NamedTuple):
+    """What one of several processes did.
+
+    Attributes
+    ----------
+    host : str
+    threads : int
+    features : int
+        Its part of the input features.
+    live : int
+        Those of them that are live after the last layer.
+    edges_evaluated : int
+    seconds : float
+        Its own inference, without waiting for the others.
+    received : int
+        Features more than it had that it went on with after stops between layers.
+    """
+
+    host: str
+    threads: int
+    features: int
+    live: int
+    edges_evaluated: int
+    seconds: float
+    received: int
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """Seconds by phase; `total` is the whole run as the user waited for it."""
+
+    read: float = 0.0
+    compile: float = 0.0
+    plan: float = 0.0
+    load: float = 0.0
+    tune: float = 0.0
+    inference: float = 0.0
+    total: float = 0.0
+
+
+class DeviceTime(NamedTuple):
+    """What of inference a device's own clock has seen.
+
+    Attributes
+    ----------
+    kernels : float
+        Seconds from the first kernel to the last of each stage.
+    copies : float
+        Seconds of what did not fit before; it overlaps with kernels.
+    """
+
+    kernels: float
+    copies: float
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What inference found.
+
+    Attributes
+    ----------
+    live : ndarray, shape (n_live,), int64
+        Live features after the last layer, counted from 0, ascending.
+    activations : ndarray, shape (n_live, n_outputs), or None
+        Their activations, row by row as in `live`, where they were asked for; float32, from
+        the reference float64.
+    layers : tuple of LayerCount
+        A row a layer.
+    seconds : Seconds
+    engine, mode : str
+    threads, ranks : int
+    n_features, n_edges : int
+        Input features, and stored weights of all layers.
+    device : DeviceTime or None
+        Of an engine that runs on a device of its own; of several processes, that of the one
+        whose own inference took longest, for which the others waited.
+    work : Work or None
+        What the plan computes for one feature, where it says so; the network itself has as many
+        neurons as outputs of layers, and a multiplication an edge.
+    by_rank : tuple of RankCount
+        A row a process where several did the run; `threads` are then those of all together.
+    resumed_after : int
+        Layers that an earlier run had passed, from whose checkpoint this one has gone on. Counts
+        and inference are those of both.
+    """
+
+    live: npt.NDArray[np.int64]
+    activations: npt.NDArray[np.float32] | npt.NDArray[np.float64] | None
+    layers: tuple[LayerCount, ...]
+    seconds: Seconds
+    engine: str
+    mode: str
+    threads: int
+    ranks: int
+    n_features: int
+    n_edges: int
+    work: Work | None = None
+    device: DeviceTime | None = None
+    by_rank: tuple[RankCount, ...] = ()
+    resumed_after: int = 0
+
+    @property
+    def categories(self) -> npt.NDArray[np.int64]:
+        """Live features counted from 1, ascending, as in the challenge's files."""
+        return self.live + 1
+
+    @property
+    def edges_per_second(self) -> float:
+        """The challenge's rate: all edges times all input features, by inference seconds."""
+        seconds = self.seconds.inference
+        return self.n_edges * self.n_features / seconds if seconds > 0 else 0.0
+
+    @property
+    def edges_evaluated(self) -> int:
+        """Edges that were really evaluated, all layers and features together."""
+        return sum(layer.edges_evaluated for layer in self.layers)
+
+    @property
+    def factor_saved(self) -> float:
+        """How many edges the rate counts for one that was evaluated."""
+        return self.n_edges * self.n_features / max(self.edges_evaluated, 1)
+
+    @property
+    def imbalance(self) -> float:
+        """Seconds of the slowest process by the mean of all: 1 where they share evenly."""
+        seconds = [rank.seconds for rank in self.by_rank]
+        return max(seconds) * len(seconds) / sum(seconds) if sum(seconds) > 0 else 1.0
+
+
+def categories_text(categories: Iterable[int]) -> bytes:
+    """Return the content of a categories file: one number a line, as published.
+
+    Of none, one newline: a file without bytes is refused, as an unfinished download.
+    """
+    return "".join(f"{category}\n" for category in categories).encode() or b"\n"
+
+
+def categories_sha256(categories: Iterable[int]) -> str:
+    """sha256 of the bytes of the categories' file, in hexadecimal."""
+    return hashlib.sha256(categories_text(categories)).hexdigest()
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Categories against the truth: what is missing from them, and what is extra."""
+
+    missing: npt.NDArray[np.int64]
+    extra: npt.NDArray[np.int64]
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether both are the same set."""
+        return not (self.missing.size or self.extra.size)
+
+
+def compare(categories: npt.NDArray[np.int64], truth: npt.NDArray[np.int64]) -> Comparison:
+    """Compare two sets of categories, whole."""
+    return Comparison(np.setdiff1d(truth, categories), np.setdiff1d(categories, truth))

@@ -1,0 +1,1 @@
+"""Where networks, features and true categories come from."""

@@ -1,0 +1,288 @@
+"""Write what the GPU kernels' machine code says into docs/gpu.md: ``make gpu-report``.
+
+The tables stand between marks in that page; what is around them is written by hand. The estimates
+are upper bounds by a roofline (S. Williams, A. Waterman, D. Patterson, 2009), not measurements.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from spdnn.challenge import EDGES_PER_NEURON, FEATURES, SIZES
+from spdnn.engines.cuda.sizes import Sizes
+from spdnn.io.files import whole_file
+from spdnn.network import Layer, Network
+from spdnn.plan.chunks import END_CHUNK, FIRST_CHUNK
+from spdnn.plan.cuda.plan import CudaPlan, Shape, plan_cuda, resident_choices, suits_resident
+from spdnn.recipes.power_law import power_law_layer
+from tools.machine_code import (
+    ARCHITECTURES,
+    Loop,
+    Variant,
+    assembled,
+    loops,
+    occupancy,
+    variants,
+)
+
+FIRST_LIVE = (54687, 40498, 23042, 12010, 6537, 4087, 2774, 2128, 1939, 1874)
+"""Live features after the first layers of 1024 neurons; other sizes are much the same."""
+
+SCHEDULERS = 4
+"""Of a multiprocessor: each issues an instruction for 32 threads a clock."""
+
+SKEWED = (16384, 32)
+"""Neurons of the power-law layer, and the mean number of their inputs."""
+
+SKEWED_FEATURES = (16, 1812, FEATURES)
+"""Features for which it is reckoned: a minibatch, those live in the end, all."""
+
+STAGING = 3
+"""Instructions that stage an input for 16 features and 16 threads at least: map, load, store."""
+
+ENTRY_BYTES = 6
+"""Of an ELL entry: weight and index."""
+
+TRAFFIC = 3 * 4
+"""Bytes a neuron and feature that a launch a step moves: read by two groups, written once."""
+
+MARK = "<!-- {} -->"
+
+
+class Gpu(NamedTuple):
+    """What a GPU could do at best; from NVIDIA's data sheets, L2 as said in docs/gpu.md."""
+
+    name: str
+    architecture: int
+    multiply_adds: float
+    memory: float
+    l2: float
+    shared_bytes: int
+    clock: float
+
+
+GPUS = (
+    Gpu("A100", 0, 9.75e12, 2.0e12, 7.2e12, 163 << 10, 1.41e9),
+    Gpu("H200", 1, 33.5e12, 4.8e12, 5.5e12, 227 << 10, 1.98e9),
+)
+
+PUBLISHED = {
+    (1024, 120): (16.74, 15.8),
+    (4096, 120): (14.27, 24.16),
+    (16384, 120): (11.6, 26.41),
+    (65536, 120): (8.15, 26.98),
+    (1024, 1920): (20.68, 26.37),
+    (4096, 1920): (19.86, 48.35),
+    (16384, 1920): (15.27, 55.2),
+    (65536, 1920): (9.33, 55.58),
+}
+"""TeraEdges/s: Hidayetoglu et al. (HPEC 2020, table I, one A100), and XY (Xin et al., HPEC 2021) on
+one RTX A6000 as run by SNICIT's authors (ICPP 2023, table 3)."""
+
+
+def fma_share(loop: Loop) -> float:
+    """Share of the multiply-adds' peak that the loop's other instructions leave at best.
+
+    A scheduler issues one instruction a clock; shared memory and the L1 cache give a
+    multiprocessor 32 numbers a clock.
+    """
+    clocks = max(loop.instructions / SCHEDULERS, loop.shared_words + loop.global_words)
+    return loop.ffma / SCHEDULERS / clocks
+
+
+def table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    """A table in Markdown."""
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def kernel_table(kernels: list[Variant]) -> str:
+    """Registers, shared memory and occupancy of all kernels."""
+    rows = []
+    for variant in kernels:
+        codes = [assembled(variant, architecture) for architecture in ARCHITECTURES]
+        shares = [
+            occupancy(variant, code, architecture)
+            for code, architecture in zip(codes, ARCHITECTURES, strict=True)
+        ]
+        rows.append(
+            (
+                variant.name,
+                str(variant.n_threads),
+                " / ".join(str(code.registers) for code in codes),
+                str(sum(code.spill_bytes + code.stack_bytes for code in codes)),
+                f"{codes[0].shared_bytes:,} + {variant.dynamic_bytes:,}",
+                " / ".join(f"{share:.0%}" for share in shares),
+            )
+        )
+    names = " / ".join(architecture.name for architecture in ARCHITECTURES)
+    heads = ("kernel", "threads", f"registers ({names})", "stack and spills, bytes")
+    return table((*heads, "shared memory, static + dynamic", "occupancy"), rows)
+
+
+def loop_table(kernels: list[Variant]) -> str:
+    """What the inner loops of the kernels that multiply consist of."""
+    rows = []
+    for variant in kernels:
+        for loop in loops(assembled(variant, ARCHITECTURES[1]).sass)[:1]:
+            if not loop.ffma:
+                continue
+            rows.append(
+                (
+                    variant.name,
+                    str(loop.ffma),
+                    f"{loop.shared_loads} ({loop.shared_words})",
+                    f"{loop.global_loads} ({loop.global_words})",
+                    str(loop.others),
+                    f"{loop.ffma / max(loop.shared_loads, 1):.1f}",
+                    f"{loop.ffma / loop.instructions:.0%}",
+                    f"{fma_share(loop):.0%}",
+                )
+            )
+    heads = ("kernel", "FFMA", "shared loads (words)", "global loads (words)", "others")
+    return table((*heads, "FFMA a shared load", "FFMA of all", "of peak at best"), rows)
+
+
+def seconds_at_best(gpu: Gpu, neurons: int, layers: int, shares: dict[str, float]) -> float:
+    """Seconds of inference in mode edges that the roofline allows."""
+    size = SIZES[neurons]
+    entering = [FEATURES, *FIRST_LIVE][:layers]
+    entering += [size.categories] * (layers - len(entering))
+    shape = Shape(shared_bytes=gpu.shared_bytes)
+    edges = neurons * EDGES_PER_NEURON
+    is_resident = suits_resident([neurons] * (layers + 1), layers * edges, shape)
+    seconds = 0.0
+    for n in entering:
+        if is_resident:
+            most = resident_choices(neurons, gpu.shared_bytes)[0]
+            computing = n * edges / (gpu.multiply_adds * shares[f"resident {most}, groups"])
+            moving = -(-n // most) * 4 * edges / gpu.l2
+        else:
+            computing = n * edges / (gpu.multiply_adds * shares["grouped 16 x 2"])
+            moving = TRAFFIC * neurons * n / gpu.memory
+        seconds += max(computing, moving)
+    return seconds
+
+
+def estimate_table(kernels: list[Variant]) -> str:
+    """TeraEdges/s at best, beside published figures of others."""
+    rows = []
+    for (neurons, layers), published in PUBLISHED.items():
+        cells = [f"{neurons} x {layers}"]
+        for gpu in GPUS:
+            architecture = ARCHITECTURES[gpu.architecture]
+            shares = {
+                variant.name: fma_share(loops(assembled(variant, architecture).sass)[0])
+                for variant in kernels
+                if "groups" in variant.name or variant.name.startswith("grouped")
+            }
+            seconds = seconds_at_best(gpu, neurons, layers, shares)
+            edges = FEATURES * neurons * EDGES_PER_NEURON * layers
+            cells.append(f"{edges / seconds / 1e12:.0f}")
+        rows.append((*cells, *map(str, published)))
+    heads = ("network", *(f"{gpu.name}, at most" for gpu in GPUS))
+    return table((*heads, "HPEC 2020, A100, measured", "XY, RTX A6000, measured"), rows)
+
+
+def work_of_blocks(
+    plan: CudaPlan,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Inputs that each ELL block stages, and entries that its longest warp goes through."""
+    arrays = plan.arrays
+    first_stages = arrays.ell_blocks[:, 2]
+    widths = arrays.slices[:, 1].reshape(-1, plan.shape.warps)
+    steps = np.add.reduceat(widths, first_stages).max(axis=1)
+    return np.add.reduceat(arrays.stages[:, 1], first_stages), steps
+
+
+def most_partial_sums(plan: CudaPlan) -> int:
+    """Chunks of the output with the most of them."""
+    chunks = plan.arrays.chunks
+    return int((chunks[:, END_CHUNK] - chunks[:, FIRST_CHUNK]).max(initial=0))
+
+
+def seconds_of_staged(gpu: Gpu, plan: CudaPlan, loop: Loop, n_features: int) -> float:
+    """Seconds that one launch of the staged kernel takes at least.
+
+    A warp issues an instruction a clock at most; its block's staging and the entries of its longest
+    warp follow each other, and then the partial sums. All blocks together multiply, padding
+    included, and read inputs, weights and partial sums from L2.
+    """
+    sizes = Sizes(plan.shape)
+    minibatch = sizes.minibatch
+    n_minibatches = -(-n_features // minibatch)
+    staged, steps = work_of_blocks(plan)
+    threads = plan.shape.warps * 32
+    clocks = STAGING * staged * minibatch / threads
+    clocks += steps * loop.instructions * minibatch / loop.ffma
+    longest = float(clocks.max()) + most_partial_sums(plan) * minibatch
+    n_entries = plan.arrays.ell_weights.size
+    multiplying = n_minibatches * minibatch * n_entries / (gpu.multiply_adds * fma_share(loop))
+    moved = 4 * minibatch * (int(staged.sum()) + 2 * plan.max_chunks) + ENTRY_BYTES * n_entries
+    return max(longest / gpu.clock, multiplying, n_minibatches * moved / gpu.l2)
+
+
+def skew_table(kernels: list[Variant]) -> str:
+    """A power-law layer, its outputs whole and in chunks: the longest work, and bounds of time."""
+    neurons, mean = SKEWED
+    network = Network([Layer(power_law_layer(neurons, neurons, mean))])
+    of_name = {variant.name: variant for variant in kernels}
+    rows = []
+    for name, skew, kernel in (
+        ("whole", neurons, "staged without chunks"),
+        ("in chunks", Shape().skew, "staged with chunks"),
+    ):
+        plan = plan_cuda(network, "edges", Shape(shared_bytes=0, skew=skew))
+        staged, steps = work_of_blocks(plan)
+        cells = [name, f"{steps.max():,}", str(most_partial_sums(plan)), f"{staged.max():,}"]
+        cells.append(f"{plan.arrays.ell_weights.size / network.n_edges:.1f}")
+        for n_features in SKEWED_FEATURES:
+            seconds = (
+                seconds_of_staged(
+                    gpu,
+                    plan,
+                    loops(assembled(of_name[kernel], ARCHITECTURES[gpu.architecture]).sass)[0],
+                    n_features,
+                )
+                for gpu in GPUS
+            )
+            cells.append(" / ".join(f"{1e3 * each:.3g}" for each in seconds))
+        rows.append(tuple(cells))
+    names = " / ".join(gpu.name for gpu in GPUS)
+    heads = ("outputs", "entries of the longest lane", "partial sums", "inputs a block stages")
+    times = tuple(f"{n:,} features: {names}, ms at least" for n in SKEWED_FEATURES)
+    return table((*heads, "entries an edge", *times), rows)
+
+
+def with_tables(page: str, tables: dict[str, str]) -> str:
+    """The page with its tables replaced."""
+    for name, text in tables.items():
+        start, end = MARK.format(name), MARK.format(f"end of {name}")
+        before, _, rest = page.partition(start)
+        _, found, after = rest.partition(end)
+        if not found:
+            raise ValueError(f"the page has no {start} ... {end}")
+        page = f"{before}{start}\n\n{text}\n\n{end}{after}"
+    return page
+
+
+def main(page: Path) -> None:
+    """Write the tables into the page."""
+    kernels = variants()
+    tables = {
+        "kernels": kernel_table(kernels),
+        "loops": loop_table(kernels),
+        "estimates": estimate_table(kernels),
+        "skew": skew_table(kernels),
+    }
+    text = with_tables(page.read_text(), tables)
+    with whole_file(page) as file:
+        file.write(text.encode())
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
