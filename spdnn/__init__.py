@@ -17,10 +17,10 @@ from spdnn.features import Features
 from spdnn.machine.provenance import own_version
 from spdnn.models.branches import fuse
 from spdnn.models.mlp import SparseMLP
-from spdnn.models.prediction import Prediction, predict
 from spdnn.network import Layer, Network
-from spdnn.run.inference import infer
+from spdnn.run.prediction import Prediction
 from spdnn.run.result import Result
+from spdnn.run.session import Session, infer, predict
 from spdnn.sources.sources import read_features, read_network
 
 __version__ = own_version()
@@ -34,6 +34,7 @@ __all__ = [
     "PlanError",
     "Prediction",
     "Result",
+    "Session",
     "SparseMLP",
     "SpdnnError",
     "fuse",

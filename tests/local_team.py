@@ -2,15 +2,18 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from threading import Barrier
 from typing import Any
 
 import numpy as np
 
 from spdnn import Features, Network, Result
-from spdnn.distributed import Partition, Stops, Team, part_of, prepare_together
 from spdnn.engines.state import State, joined
 from spdnn.errors import ElsewhereError
+from spdnn.run.options import DEFAULTS, Options, Partition
+from spdnn.run.session import Session
+from spdnn.run.team import Team, part_of
 
 
 class LocalTeam(Team):
@@ -95,9 +98,7 @@ def infer_by_threads(
     size: int,
     network: Network | Sequence[Network],
     features: Features,
-    stops: Stops,
-    partition: Partition = "contiguous",
-    mode: str = "merge",
+    options: Options = DEFAULTS,
     engines: Sequence[str] = ("cpu",),
 ) -> Result:
     """What rank 0 of `size` gets.
@@ -113,11 +114,8 @@ def infer_by_threads(
         team, own = LocalTeam(rank, board, barrier), network
         if not isinstance(network, Network):
             team, own = LonelyTeam(rank, board, barrier), network[rank]
-        prepared = prepare_together(
-            team, own, features,
-            partition=partition, engine=engine, mode=mode, threads=1, stops=stops,
-        )  # fmt: skip
-        return prepared.run()
+        session = Session.of_team(team, own, replace(options, engine=engine, threads=1))
+        return session.run(features).after(session.seconds)
 
     with ThreadPoolExecutor(size) as pool:
         futures = [pool.submit(run, rank) for rank in range(size)]

@@ -15,7 +15,7 @@ from spdnn.distributed import ranks
 from spdnn.engines.cpu.engine import CpuEngine
 from spdnn.errors import DataError
 from spdnn.machine.launcher import launched_rank
-from spdnn.run import together as inference
+from spdnn.run import session
 from spdnn.run.course import Course
 
 
@@ -31,13 +31,13 @@ class Phase(NamedTuple):
 PHASES = {
     "join": Phase(ranks._Ranks, "_split_by_node"),
     "open": Phase(command, "open_sources", rank=0),
-    "make": Phase(inference, "make_engine"),
+    "make": Phase(session, "make_engine"),
     "share": Phase(ranks._Ranks, "_window"),
     "fill": Phase(ranks._Ranks, "on_leaders", rank=0, work="fill"),
     "compile": Phase(CpuEngine, "compile"),
-    "plan": Phase(inference, "plan_for", rank=0),
+    "plan": Phase(session, "plan_for", rank=0),
     "load": Phase(CpuEngine, "load"),
-    "prepare": Phase(Course, "prepare"),
+    "begin": Phase(Course, "begin"),
     "run": Phase(CpuEngine, "run"),
     "between": Phase(Course, "rank_count"),
     "gather": Phase(ranks._Ranks, "gathered"),

@@ -16,11 +16,11 @@ from spdnn import infer
 from spdnn.bench import contestants, machine, sweep
 from spdnn.bench.records import Case, unvaried
 from spdnn.cli.main import main
-from spdnn.distributed import PreparedTogether
 from spdnn.engines import MODES
 from spdnn.engines.cpu.engine import CpuEngine
 from spdnn.engines.reference import ReferenceEngine
 from spdnn.recipes.radixnet import official_network
+from spdnn.run.session import Session
 from tests.makers import dyadic_features, triples_text
 
 FEATURES = dyadic_features(3, 40, 64, "binary")
@@ -117,7 +117,7 @@ def test_what_ran_is_what_was_asked_for_and_what_the_record_says(
 def test_a_run_of_another_case_than_was_asked_for_is_no_record(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(PreparedTogether, "planned_for", lambda self, *_: self)
+    monkeypatch.setattr(Session, "with_threads", lambda self, *_: self)
     assert main([*BASE, "--layers", "3", "--modes", "edges", "--threads", "1,2"]) == 70
     assert re.search(r"threads=2.* was to be measured, but .*threads=1", capsys.readouterr().err)
     assert not Path("out").exists()

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from spdnn import Features, Layer, Network, Result, infer
 from spdnn.cli.main import main
-from spdnn.distributed import PARTITIONS, Partition, Stops
 from spdnn.engines import ENGINES
 from spdnn.engines.base import DeviceSeconds, Output
 from spdnn.engines.cpu.engine import CpuEngine
@@ -26,6 +25,7 @@ from spdnn.plan.cpu.plan import plan_edges
 from spdnn.run import checkpoint as io
 from spdnn.run import course, exchange
 from spdnn.run.digest import inputs_digest, plan_digest
+from spdnn.run.options import PARTITIONS, Options, Partition
 from tests.local_team import infer_by_threads
 from tests.makers import dyadic_cases, dyadic_features, dyadic_network, small_network
 from tests.test_engines_agree import tiny_cpu_engine
@@ -33,15 +33,14 @@ from tests.test_state import dense, random_state
 
 MODES = ("edges", "merge")
 
+EVERY_LAYER = Options(mode="merge", checkpoint=Path("ck"), checkpoint_every=1)
+
 
 @contextmanager
 def eager_ranks() -> Iterator[None]:
-    """Have ranks look for something to do after layers 1, 2, 4, ..., and take moving for free."""
+    """Have ranks look for equal features after layers 1, 2, 4, ..."""
     with pytest.MonkeyPatch.context() as patch, tiny_cpu_engine():
         patch.setattr(course, "FIRST_MERGE", 1)
-        patch.setattr(course, "FIRST_REBALANCE", 1)
-        patch.setattr(exchange, "SECONDS_PER_EXCHANGE", 0.0)
-        patch.setattr(exchange, "BYTES_PER_SECOND", 1e30)
         yield
 
 
@@ -91,6 +90,10 @@ def skewed_case(n_layers: int = 6) -> tuple[Network, Features]:
     return Network([Layer(sp.eye_array(24))] * n_layers), Features.from_matrix(matrix)
 
 
+def features_alive(features: Features) -> list[int]:
+    return np.flatnonzero(np.diff(features.indptr)).tolist()
+
+
 # Exact, whatever is done
 
 
@@ -101,12 +104,12 @@ def skewed_case(n_layers: int = 6) -> tuple[Network, Features]:
     st.sampled_from(PARTITIONS),
     st.sampled_from(MODES),
 )
-def test_ranks_that_merge_and_even_out_find_what_one_finds(
+def test_ranks_that_merge_find_what_one_finds(
     case: tuple[Network, Features], size: int, partition: Partition, mode: str
 ) -> None:
     network, features = case
     with eager_ranks():
-        result = infer_by_threads(size, network, features, Stops(rebalance=1.0), partition, mode)
+        result = infer_by_threads(size, network, features, Options(mode=mode, partition=partition))
         assert_same(result, network, features, mode)
 
 
@@ -130,64 +133,15 @@ def test_a_checkpoint_of_some_ranks_is_resumed_by_others(
     network, features = case
     written = range(every, network.n_layers, every)
     with eager_ranks(), TemporaryDirectory() as name:
-        stops = Stops(Path(name), every)
+        options = Options(mode=mode, checkpoint=Path(name), checkpoint_every=every)
         if written:
             fails_at = data.draw(st.sampled_from(list(written)))
-            run_stopped(fails_at, size, network, features, stops, mode=mode)
-        result = infer_by_threads(later_size, network, features, stops, "interleaved", mode)
+            run_stopped(fails_at, size, network, features, options)
+        result = infer_by_threads(
+            later_size, network, features, replace(options, partition="interleaved")
+        )
         assert result.resumed_after == (fails_at if written else 0)
         assert_same(result, network, features, mode)
-
-
-# Evening out
-
-
-def test_features_move_to_ranks_that_have_none() -> None:
-    network, features = skewed_case()
-    with eager_ranks():
-        result = infer_by_threads(3, network, features, Stops(rebalance=1.5), mode="edges")
-    assert [rank.live for rank in result.by_rank] == [7, 7, 6]
-    assert [rank.received for rank in result.by_rank] == [0, 7, 6]
-    assert result.live.tolist() == features_alive(features)
-
-
-def features_alive(features: Features) -> list[int]:
-    return np.flatnonzero(np.diff(features.indptr)).tolist()
-
-
-@pytest.mark.parametrize("stops", [Stops(), Stops(rebalance=3.0)])
-def test_features_stay_where_they_need_not_move(stops: Stops) -> None:
-    network, features = skewed_case()
-    with eager_ranks():
-        result = infer_by_threads(3, network, features, stops, mode="edges")
-    assert [rank.received for rank in result.by_rank] == [0, 0, 0]
-
-
-def test_features_stay_where_moving_does_not_pay(monkeypatch: pytest.MonkeyPatch) -> None:
-    network, features = skewed_case()
-    with eager_ranks():
-        monkeypatch.setattr(exchange, "SECONDS_PER_EXCHANGE", 1e9)
-        result = infer_by_threads(3, network, features, Stops(rebalance=1.0), mode="edges")
-    assert [rank.received for rank in result.by_rank] == [0, 0, 0]
-
-
-@given(st.lists(st.integers(0, 12), min_size=1, max_size=6))
-def test_evening_out_moves_as_few_as_possible(n_rows: list[int]) -> None:
-    targets = [exchange.even_targets(n_rows, rank) for rank in range(len(n_rows))]
-    assert [target.size for target in targets] == n_rows
-    after = np.bincount(np.concatenate(targets).astype(int), minlength=len(n_rows))
-    assert after.max() - after.min() <= 1
-    moved = sum((target != rank).sum() for rank, target in enumerate(targets))
-    assert moved == np.maximum(np.array(n_rows) - after, 0).sum()
-    assert all(after[rank] <= n for rank, n in enumerate(n_rows) if n > after.max())
-
-
-def test_it_pays_with_much_left_to_do() -> None:
-    assert exchange.pays([1000, 0], 4096, 1e-6, 1000)
-    assert not exchange.pays([1000, 0], 4096, 1e-6, 1)
-    assert not exchange.pays([1000, 0], 1 << 30, 1e-6, 1000)
-    assert not exchange.pays([500, 500], 4096, 1e-6, 1000)
-    assert not exchange.pays([8, 0, 1], 4, 1.0, 1000)  # as long as one row
 
 
 # Nodes
@@ -195,14 +149,14 @@ def test_it_pays_with_much_left_to_do() -> None:
 
 def test_nodes_that_have_read_the_same_network_agree() -> None:
     network, features = small_network(), dyadic_features(3, 40, 64)
-    result = infer_by_threads(2, [network, small_network()], features, Stops())
+    result = infer_by_threads(2, [network, small_network()], features)
     assert_same(result, network, features, "merge")
 
 
 def test_nodes_that_have_read_different_networks_stop() -> None:
     networks = [small_network(), small_network(seed=1)]
     with pytest.raises(DataError, match="the nodes have read different networks"):
-        infer_by_threads(2, networks, dyadic_features(3, 40, 64), Stops())
+        infer_by_threads(2, networks, dyadic_features(3, 40, 64))
 
 
 # Merging across ranks
@@ -213,7 +167,7 @@ def test_equal_features_of_all_ranks_are_carried_by_one() -> None:
     rows = np.array([[1.0, 2, 0, 0, 0], [0, 0, 0, 3, 0]])
     features = Features.from_matrix(np.tile(rows, (12, 1)))
     with eager_ranks():
-        result = infer_by_threads(3, network, features, Stops())
+        result = infer_by_threads(3, network, features)
     assert result.live.tolist() == list(range(24))
     assert [layer.distinct for layer in result.layers] == [2] * 6
     # Ranks keep or lose all of a kind: 12 features.
@@ -224,7 +178,7 @@ def test_equal_hashes_of_different_features_merge_nothing(monkeypatch: pytest.Mo
     monkeypatch.setattr(exchange, "row_codes", lambda state: [b"same"] * state.n_carried)
     network, features = skewed_case()
     with eager_ranks():
-        result = infer_by_threads(2, network, features, Stops())
+        result = infer_by_threads(2, network, features)
     assert result.live.tolist() == features_alive(features)
     assert result.layers[-1].distinct == infer(network, features, mode="merge").layers[-1].distinct
 
@@ -234,7 +188,7 @@ def test_many_features_stay_where_they_are(monkeypatch: pytest.MonkeyPatch) -> N
     network = Network([Layer(sp.eye_array(5))] * 6)
     features = Features.from_matrix(np.tile(np.eye(5)[:4], (2, 1)))
     with eager_ranks():
-        result = infer_by_threads(2, network, features, Stops())
+        result = infer_by_threads(2, network, features)
     assert [rank.live for rank in result.by_rank] == [4, 4]
 
 
@@ -294,23 +248,22 @@ def test_what_is_no_checkpoint_is_refused(text: str) -> None:
 
 def test_a_damaged_state_is_refused() -> None:
     network, features = small_network(), dyadic_features(3, 40, 64)
-    stops = Stops(Path("ck"), 1)
-    run_stopped(1, 1, network, features, stops)
+    run_stopped(1, 1, network, features, EVERY_LAYER)
     (path,) = Path("ck").glob("*.spdnn")
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
     with pytest.raises(DataError, match="damaged store"):
-        infer_by_threads(1, network, features, stops)
+        infer_by_threads(1, network, features, EVERY_LAYER)
     path.unlink()
     with pytest.raises(DataError, match="No such file"):
-        infer_by_threads(2, network, features, stops)
+        infer_by_threads(2, network, features, EVERY_LAYER)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"mode": "edges"}, "mode merge, not edges"),
+        ({"options": replace(EVERY_LAYER, mode="edges")}, "mode merge, not edges"),
         ({"network": small_network(64, 4)}, "layers 3, not 4"),
         ({"network": small_network(seed=1)}, "plan"),
         ({"network": small_network(bias=-0.25)}, "plan"),
@@ -320,20 +273,21 @@ def test_a_damaged_state_is_refused() -> None:
 )
 def test_the_checkpoint_of_another_run_is_refused(changes: dict[str, Any], message: str) -> None:
     run: dict[str, Any] = {"network": small_network(), "features": dyadic_features(3, 40, 64)}
-    run |= {"stops": Stops(Path("ck"), 1), "mode": "merge"}
+    run |= {"options": EVERY_LAYER}
     run_stopped(2, 2, **run)
     with pytest.raises(DataError, match=f"checkpoint there is of another run .*{message}"):
         infer_by_threads(2, **run | changes)
 
 
 def test_counts_and_seconds_are_those_of_both_runs() -> None:
-    network, features, stops = small_network(), dyadic_features(3, 40, 64), Stops(Path("ck"), 2)
-    run_stopped(2, 2, network, features, stops, mode="edges")
+    network, features = small_network(), dyadic_features(3, 40, 64)
+    options = replace(EVERY_LAYER, mode="edges", checkpoint_every=2)
+    run_stopped(2, 2, network, features, options)
     facts = json.loads((Path("ck") / io.MANIFEST).read_text())
     assert facts["seconds"] > 0
     facts["seconds"] = 1000.0
     (Path("ck") / io.MANIFEST).write_text(json.dumps(facts))
-    result = infer_by_threads(1, network, features, stops, mode="edges")
+    result = infer_by_threads(1, network, features, options)
     assert 1000 < result.seconds.inference < 2000
     assert result.layers == infer(network, features, mode="edges").layers
 
@@ -351,18 +305,10 @@ def test_a_complete_run_leaves_no_checkpoint(capsys: pytest.CaptureFixture[str])
     assert not Path("ck").exists()
 
 
-@pytest.mark.parametrize("factor", ["0.9", "much"])
-def test_a_factor_below_one_is_refused(factor: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["run", "--neurons", "1024", "--layers", "2", "--rebalance", factor])
-    assert ended.value.code == 2
-    assert "--rebalance" in capsys.readouterr().err
-
-
 def test_an_engine_that_cannot_stop_refuses_checkpoints(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(CpuEngine, "stops", False)
+    monkeypatch.delattr(CpuEngine, "resumes")
     arguments = ["run", "--neurons", "1024", "--layers", "2", "--checkpoint", "ck"]
     assert main(arguments) == 2
     assert "cannot stop between layers" in capsys.readouterr().err
@@ -403,11 +349,11 @@ def test_the_digest_of_a_plan_sees_every_number(monkeypatch: pytest.MonkeyPatch)
 def test_the_devices_time_is_that_of_the_slowest_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ENGINES, "timed", "tests.test_course:TimedEngine")
     network, features = small_network(64, 4), dyadic_features(3, 7, 64, "binary")
-    result = infer_by_threads(2, network, features, Stops(), mode="edges", engines=("timed",))
+    result = infer_by_threads(2, network, features, Options(mode="edges"), engines=("timed",))
     slowest = max(result.by_rank, key=lambda rank: rank.seconds)
     assert slowest.features in (3, 4)
     assert result.device == (float(slowest.features), 1.0)
-    without = infer_by_threads(2, network, features, Stops(), mode="edges")
+    without = infer_by_threads(2, network, features, Options(mode="edges"))
     assert without.device is None
 
 
@@ -416,7 +362,7 @@ def test_the_devices_times_of_all_parts_of_a_run_are_added_up(
 ) -> None:
     monkeypatch.setitem(ENGINES, "timed", "tests.test_course:TimedEngine")
     network, features = small_network(64, 16), dyadic_features(3, 7, 64, "binary")
-    stops = Stops(rebalance=1e9)
-    result = infer_by_threads(2, network, features, stops, mode="edges", engines=("timed",))
+    options = replace(EVERY_LAYER, mode="edges", checkpoint_every=8)
+    result = infer_by_threads(2, network, features, options, engines=("timed",))
     assert result.device is not None
     assert result.device.copies == 2.0  # a stop after layer 8

@@ -16,11 +16,13 @@ import pytest
 
 from spdnn import Features, Layer, Network, infer
 from spdnn.cli.main import main
-from spdnn.distributed import PARTITIONS, Partition, Team, join, part_of
+from spdnn.distributed import join
 from spdnn.distributed.ranks import load_mpi, misfit
 from spdnn.errors import DeviceError
 from spdnn.io import store
+from spdnn.run.options import PARTITIONS, Partition
 from spdnn.run.result import categories_text
+from spdnn.run.team import Team, part_of
 from tests.makers import (
     by_column,
     dyadic_features,
@@ -353,18 +355,18 @@ def test_ranks_share_the_processors_unless_told() -> None:
     assert json.loads(Path("told.json").read_text())["threads"] == 6
 
 
-EVENED = ("--rebalance", "1")
+STOPPING = ("--checkpoint", "progress", "--checkpoint-every", "3")
 OFFICIAL_RUNS = [
-    (2, "interleaved", "edges", EVENED),
+    (2, "interleaved", "edges", STOPPING),
     (3, "contiguous", "merge", ()),
-    (4, "interleaved", "merge", EVENED),
+    (4, "interleaved", "merge", STOPPING),
     (4, "contiguous", "edges", ()),
 ]
 
 
 ALL_RUNS = [
     pytest.param(*run, marks=() if run in OFFICIAL_RUNS else pytest.mark.slow)
-    for run in itertools.product((1, 2, 3, 4), PARTITIONS, ("edges", "merge"), ((), EVENED))
+    for run in itertools.product((1, 2, 3, 4), PARTITIONS, ("edges", "merge"), ((), STOPPING))
 ]
 
 
@@ -391,7 +393,7 @@ def test_rows_move_between_ranks_in_pieces() -> None:
 
 @pytest.mark.usefixtures("files")
 def test_nodes_read_for_themselves_and_find_the_same() -> None:
-    extra = ["--rebalance", "1", "--checkpoint", "progress", "--checkpoint-every", "1"]
+    extra = ["--checkpoint", "progress", "--checkpoint-every", "1"]
     done = subprocess.run(
         command(4, "tests.mpi_nodes", *BASE, *extra, "--save-categories", "found.tsv"),
         capture_output=True,

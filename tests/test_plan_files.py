@@ -26,7 +26,7 @@ def test_a_kept_plan_is_the_plan(
     network, features = case
     path = tmp_path_factory.mktemp("plans") / "plan"
     made, kept = (
-        infer(network, features, engine="cpu", mode=mode, plan_file=path, activations=True)
+        infer(network, features, engine="cpu", mode=mode, plan=path, activations=True)
         for _ in range(2)
     )
     assert made.activations is not None

@@ -17,6 +17,7 @@ from spdnn import (
     Features,
     Layer,
     Network,
+    Session,
     SparseMLP,
     infer,
     predict,
@@ -77,9 +78,11 @@ def test_one_output_stands_for_two_classes() -> None:
 def test_what_cannot_be_predicted_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match=r"^a network without outputs has no classes$"):
         predict(Network([Layer(sp.csr_array((3, 0)))]), Features.from_matrix(np.eye(3)))
-    monkeypatch.setattr("spdnn.machine.memory.available_bytes", lambda: 10)
-    with pytest.raises(DeviceError, match=r"^scores of 3 features needs"):
-        predict(Network([Layer(np.eye(3))]), Features.from_matrix(np.eye(3)))
+    with Session(Network([Layer(np.eye(3))])) as session:
+        monkeypatch.setattr("spdnn.run.session.WORTH_ASKING", 0)
+        monkeypatch.setattr("spdnn.machine.memory.available_bytes", lambda: 10)
+        with pytest.raises(DeviceError, match=r"^scores of 3 features needs"):
+            session.predict(Features.from_matrix(np.eye(3)))
 
 
 # --- scikit-learn's classifiers

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spdnn import Result
-from spdnn.run.inference import with_reading
 from spdnn.run.result import Seconds, categories_sha256, categories_text, compare
 
 sets = st.sets(st.integers(1, 60000))
@@ -43,8 +42,10 @@ def test_the_rate_counts_every_edge_and_every_input_feature() -> None:
 
 
 def test_reading_is_added_and_the_other_phases_stay() -> None:
-    seconds = with_reading(result([]), read=3.0, total=9.0).seconds
-    assert seconds == Seconds(read=3.0, compile=1.0, plan=0.5, inference=2.0, total=9.0)
+    before = Seconds(plan=0.25, total=0.25)
+    seconds = result([]).after(before, read=3.0, total=9.0).seconds
+    assert seconds == Seconds(read=3.0, compile=1.0, plan=0.75, inference=2.0, total=9.0)
+    assert result([]).after(before, read=3.0).seconds.total == 7.25
 
 
 @given(sets.filter(bool))

@@ -182,7 +182,7 @@ def entries() -> list[Any]:
 
 
 def run(network: Network = NETWORK, features: Features = FEATURES, **options: Any) -> Any:
-    return infer(network, features, tuning_file=FILE, activations=True, **{"threads": 1} | options)
+    return infer(network, features, tuning=FILE, activations=True, **{"threads": 1} | options)
 
 
 def test_what_was_measured_is_kept_and_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,10 +204,10 @@ def test_the_kept_shapes_are_those_of_the_run(monkeypatch: pytest.MonkeyPatch) -
     facts = json.loads(FILE.read_text())
     facts["entries"][0]["shapes"] = [32, 64]
     FILE.write_text(json.dumps(facts))
-    prepared = prepare(NETWORK, FEATURES, threads=1, tuning_file=FILE)
+    prepared = prepare(NETWORK, FEATURES, threads=1, tuning=FILE)
     assert prepared.engine.shapes == [32, 64]
     assert prepare(NETWORK, FEATURES, threads=1).engine.shapes is None
-    together = prepare_together(Team(), NETWORK, FEATURES, threads=1, tuning_file=FILE)
+    together = prepare_together(Team(), NETWORK, FEATURES, threads=1, tuning=FILE)
     assert together.engine.shapes == [32, 64]
 
 
@@ -293,7 +293,7 @@ def test_several_ranks_are_not_tuned() -> None:
         size = 2
 
     with pytest.raises(PlanError, match="only a process by itself can be tuned"):
-        prepare_together(Two(), NETWORK, FEATURES, tuning_file=FILE)
+        prepare_together(Two(), NETWORK, FEATURES, tuning=FILE)
     with pytest.raises(PlanError, match="only a process by itself can be tuned"):
         require_tunable(make_engine("cpu", 1), FILE, ranks=2)
 

@@ -21,12 +21,13 @@ from typing import Any
 import numpy as np
 from scipy.optimize import nnls
 
-from spdnn.distributed import PARTITIONS, Partition, part_of
 from spdnn.engines import MODES, choose_mode, make_engine
 from spdnn.engines.base import Engine
 from spdnn.errors import DataError, SpdnnError
 from spdnn.features import Features
 from spdnn.io.files import whole_file
+from spdnn.run.options import PARTITIONS, Partition
+from spdnn.run.team import part_of
 from spdnn.sources.sources import find_inputs, open_features, open_network
 
 RANKS = (1, 2, 4, 8, 16, 32, 64, 96, 192, 384, 768)

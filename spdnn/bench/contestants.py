@@ -10,12 +10,14 @@ from spdnn.bench.machine import Watch
 from spdnn.bench.optional import optional
 from spdnn.bench.records import Case, case_of
 from spdnn.bench.rivals import RIVALS, Rival
-from spdnn.distributed import PreparedTogether, Team, prepare_together
 from spdnn.engines import make_engine
 from spdnn.errors import SpdnnError
 from spdnn.features import Features
 from spdnn.network import Network
+from spdnn.run.options import Options
 from spdnn.run.result import LayerCount, Result, Seconds
+from spdnn.run.session import Session
+from spdnn.run.team import Team
 
 SHARES = (1, 2, 5, 10, 20, 50, 100)
 """A slow rival runs on all features, or on a half, a fifth, ... of them."""
@@ -163,7 +165,7 @@ def prepare(
     """
     contestants: list[Contestant] = []
     left_out = []
-    planned: dict[tuple[str, str], PreparedTogether] = {}
+    planned: dict[tuple[str, str], Session] = {}
     for entry in entries:
         try:
             if entry.library is None:
@@ -186,20 +188,22 @@ def _engine(
     network: Network | None,
     features: Features | None,
     team: Team,
-    planned: dict[tuple[str, str], PreparedTogether],
+    planned: dict[tuple[str, str], Session],
 ) -> Contestant:
     """Plan, unless a process by itself has that plan already."""
     case = entry.case
     part = None if features is None else features.part(0, case.features)
     have = planned.get((case.engine, case.mode)) if team.size == 1 else None
-    if have is None or part is None:
-        prepared = prepare_together(
-            team, network, part, engine=case.engine, mode=case.mode, threads=entry.threads
-        )
-        planned[case.engine, case.mode] = prepared
+    if have is None:
+        options = Options(engine=case.engine, mode=case.mode, threads=entry.threads)
+        session = Session.of_team(team, network, options)
+        planned[case.engine, case.mode] = session
     else:
-        prepared = have.planned_for(make_engine(case.engine, entry.threads), part)
-    return Contestant(entry, prepared.shape, prepared.run)
+        session = have.with_threads(entry.threads)
+    batch = session.load(part)
+    return Contestant(
+        entry, session.network, lambda: session.run_batch(batch).after(session.seconds)
+    )
 
 
 def _rival(entry: Entry, network: Network, features: Features) -> Contestant:

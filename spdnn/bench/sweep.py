@@ -29,11 +29,11 @@ from spdnn.bench.origin import data_facts
 from spdnn.bench.records import Record
 from spdnn.bench.rivals import RIVALS
 from spdnn.checks.truth import Check
-from spdnn.distributed import Team
 from spdnn.engines import make_engine
 from spdnn.errors import DataError
 from spdnn.machine import provenance
-from spdnn.run.inference import with_reading
+from spdnn.run.result import Seconds
+from spdnn.run.team import Team
 from spdnn.sources.sources import (
     OFFICIAL,
     Cap,
@@ -286,9 +286,7 @@ class _Bench:
     def _facts(self, contestant: Contestant, judge: Judge) -> dict[str, Any]:
         """All facts of a contestant but the machine's peaks."""
         entry, read = contestant.entry, self.read_seconds
-        results = [
-            with_reading(result, read, read + result.seconds.total) for result in contestant.results
-        ]
+        results = [result.after(Seconds(), read=read) for result in contestant.results]
         check = _worst([judge.check(result) for result in results])
         network, features = self._opened()
         facts = records.as_facts(network, features, results, check)

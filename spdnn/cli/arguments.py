@@ -53,14 +53,6 @@ def finite(text: str) -> float:
     return number
 
 
-def factor(text: str) -> float:
-    """A number from 1."""
-    number = finite(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1")
-    return number
-
-
 def cap(text: str) -> Cap:
     """A positive number, "none" or "official"."""
     if text == "none":

@@ -16,8 +16,9 @@ from spdnn.errors import DataError, DeviceError
 from spdnn.io.files import whole_file
 from spdnn.io.labels import read_labels
 from spdnn.machine.launcher import launched_size
-from spdnn.models.prediction import Prediction, predict
-from spdnn.run.inference import with_reading
+from spdnn.run.prediction import Prediction
+from spdnn.run.result import Seconds
+from spdnn.run.session import predict
 
 N_SHOWN = 10
 """Classes, the most frequent, whose features are counted in what is printed."""
@@ -82,11 +83,12 @@ def run(arguments: argparse.Namespace) -> int:
             mode=arguments.mode,
             threads=arguments.threads,
             device=arguments.device,
-            tuning_file=arguments.tuning,
+            tuning=arguments.tuning,
             progress=progress,
         )
-    seconds = with_reading(predicted.result, read, time.perf_counter() - started).seconds
-    result = predicted.result
+    assert predicted.result is not None  # features are never scored without a run
+    result = predicted.result.after(Seconds(), read=read, total=time.perf_counter() - started)
+    seconds = result.seconds
     rows = [
         *source_rows(network, features),
         ("engine", f"{result.engine}, mode {result.mode}"),

@@ -11,7 +11,6 @@ from spdnn.checks.truth import Check
 from spdnn.cli.arguments import (
     add_engine,
     add_tuning,
-    factor,
     positive,
     refuse_tuning,
     require_apart,
@@ -20,9 +19,9 @@ from spdnn.cli.arguments import (
 from spdnn.cli.check import Judge, add_check, choose_judge, refuse_check
 from spdnn.cli.progress import progress_bar
 from spdnn.cli.sources import add_sources, as_rows, open_sources, source_rows
-from spdnn.distributed import PARTITIONS, Stops, Team, join, prepare_together
+from spdnn.distributed import join
 from spdnn.engines import choose_mode, make_engine
-from spdnn.engines.base import Engine
+from spdnn.engines.base import Engine, Resumable
 from spdnn.errors import DataError, DeviceError
 from spdnn.io import store
 from spdnn.io.files import whole_file
@@ -30,8 +29,10 @@ from spdnn.machine import provenance
 from spdnn.machine.memory import peak_bytes
 from spdnn.network import Network
 from spdnn.run.checkpoint import remove_checkpoint
-from spdnn.run.inference import with_reading
+from spdnn.run.options import PARTITIONS, Options
 from spdnn.run.result import Result, categories_text
+from spdnn.run.session import Session
+from spdnn.run.team import Team
 from spdnn.sources.sources import DIGITS, SourcedFeatures, SourcedNetwork
 
 WORTH_KEEPING = 3.0
@@ -93,13 +94,6 @@ def _add_ranks(parser: argparse.ArgumentParser) -> None:
         choices=PARTITIONS,
         help="a rank takes features that lie together, or every N-th",
     )
-    group.add_argument(
-        "--rebalance",
-        type=factor,
-        metavar="FACTOR",
-        help="move live features between ranks once one has more than FACTOR times the mean, "
-        "where that is predicted to pay",
-    )
     group.add_argument("--mpi", action="store_true", help="load MPI though no launcher is seen")
     group.add_argument(
         "--allow-singleton",
@@ -134,29 +128,28 @@ def _run(
 
     judge = team.on_first(choose)
     read = time.perf_counter() - started
-    with progress_bar("inference", is_shown=team.is_first) as progress:
-        prepared = prepare_together(
-            team,
-            network.network if network else None,
-            features.features if features else None,
-            partition=arguments.partition,
-            engine=arguments.engine,
-            mode=arguments.mode,
-            threads=arguments.threads,
-            device=arguments.device,
-            plan_file=arguments.plan,
-            tuning_file=arguments.tuning,
-            stops=Stops(arguments.checkpoint, arguments.checkpoint_every, arguments.rebalance),
-        )
-        result = prepared.run(progress=progress)
-    engine, plan = prepared.engine, prepared.plan
-    del prepared  # and with it the inputs, which on a GPU leave room for a check's
+    options = Options(
+        engine=arguments.engine,
+        mode=arguments.mode,
+        threads=arguments.threads,
+        device=arguments.device,
+        plan=arguments.plan,
+        tuning=arguments.tuning,
+        partition=arguments.partition,
+        checkpoint=arguments.checkpoint,
+        checkpoint_every=arguments.checkpoint_every,
+    )
+    session = Session.of_team(team, network.network if network else None, options)
+    with session, progress_bar("inference", is_shown=team.is_first) as progress:
+        result = session.run(features.features if features else None, progress=progress)
+    engine, plan = session.engine, session.plan
 
     def report() -> int:
         assert network is not None
         assert features is not None
         assert judge is not None
-        whole = with_reading(result, read, time.perf_counter() - started)
+        total = time.perf_counter() - started
+        whole = result.after(session.seconds, read=read, total=total)
         check = judge(whole, engine, plan)
         try:
             rows = run_rows(network, features, whole)
@@ -206,9 +199,9 @@ def _refuse_early(arguments: argparse.Namespace, ranks: int) -> None:
     choose_mode(engine, arguments.mode)
     if arguments.tuning is not None:
         refuse_tuning(arguments.tuning, engine, ranks)
-    if not engine.stops and not (arguments.checkpoint is None and arguments.rebalance is None):
+    if arguments.checkpoint is not None and not isinstance(engine, Resumable):
         raise DeviceError(
-            f"engine {engine.name} cannot stop between layers: leave out --checkpoint, --rebalance"
+            f"engine {engine.name} cannot stop between layers: leave out --checkpoint"
         )
 
 

@@ -44,8 +44,8 @@ from spdnn.machine.launcher import (
 )
 from spdnn.machine.threads import at_most_asked, fair_share
 from spdnn.network import Layer, LayerSequence, Network
-from spdnn.run.inference import require_fit
-from spdnn.run.team import Partition, Team, part_of
+from spdnn.run.options import Partition
+from spdnn.run.team import Team, part_of, require_fit
 
 PATIENCE = 2.0
 """Seconds that a rank which has failed waits for the others, before it ends the run."""
@@ -294,7 +294,7 @@ class _Ranks(Team):
         masks = self._node.allgather(os.sched_getaffinity(0))
         return at_most_asked(fair_share(masks, self._node.rank))
 
-    def shape_of(self, network: Network | None) -> Network:
+    def structure_of(self, network: Network | None) -> Network:
         facts = None if network is None else (network.shapes, network.layer_edges)
         return Network(_LayersElsewhere(*self._node.bcast(facts)))
 

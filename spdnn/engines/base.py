@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -119,6 +119,9 @@ class Engine(Protocol):
             If there can be no such plan, or it does not fit into memory.
         """
 
+    def close(self) -> None:
+        """TEMP"""
+
     def load(self, plan: Any, features: Features) -> Any:
         """Bring features into the form, and to the place, that this engine runs from.
 
@@ -164,6 +167,59 @@ class Engine(Protocol):
             If activations after the last layer are not finite, or an earlier layer's without a
             cap were not, so that results would be wrong.
         """
+
+
+class Plan(Protocol):
+    """TEMP"""
+
+    mode: str
+    n_layers: int
+
+    @property
+    def work(self) -> Any: ...
+
+
+@runtime_checkable
+class Resumable(Protocol):
+    """TEMP"""
+
+    resumes: bool
+
+    def run(
+        self,
+        plan: Any,
+        start: Any,
+        *,
+        until: int | None = None,
+        activations: bool = False,
+        progress: Progress | None = None,
+    ) -> Output: ...
+
+
+@runtime_checkable
+class Calibrated(Protocol):
+    """TEMP"""
+
+    costs: Any
+
+    def with_costs(self, costs: Any) -> Self: ...
+
+
+@runtime_checkable
+class Tunable(Protocol):
+    """TEMP"""
+
+    widths: Any
+
+    def width_choices(self, plan: Any, n_features: int) -> Sequence[Sequence[int]]: ...
+    def with_widths(self, widths: Any) -> Self: ...
+
+
+@runtime_checkable
+class Scoring(Protocol):
+    """TEMP"""
+
+    def scores(self, plan: Any, inputs: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]: ...
 
 
 class OverflowingError(DataError):

@@ -19,6 +19,13 @@ class ReferencePlan:
     network: Network
     mode: str = "edges"
 
+    work = None
+
+    @property
+    def n_layers(self) -> int:
+        """TEMP"""
+        return self.network.n_layers
+
 
 class ReferenceEngine:
     """``Y <- min(max(Y W + b, 0), ymax)`` with scipy's sparse matrices in float64."""
@@ -34,6 +41,11 @@ class ReferenceEngine:
 
     def __init__(self, threads: int | None = None) -> None:
         self.threads = 1
+
+    resumes = True
+
+    def close(self) -> None:
+        """TEMP"""
 
     def compile(self, network: Network) -> None:
         """Nothing to compile."""

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,8 @@ import scipy.sparse as sp
 from scipy.special import expit, softmax
 
 from spdnn.errors import DataError
-from spdnn.features import Features
-from spdnn.models.prediction import predict
 from spdnn.network import Activation, Layer, Network
+from spdnn.run.session import Session
 
 _ACTIVATIONS: dict[str, Activation] = {"relu": "relu", "identity": "linear"}
 """scikit-learn's names of those activations that there are here."""
@@ -24,16 +24,18 @@ class SparseMLP:
     Parameters
     ----------
     network : Network
-        An output a class; one output where there are two classes, positive for the second.
+        One output for each class. Two classes may have one output, positive for the second.
     classes : array_like, optional
-        0, 1, ... where not given.
+        Names of the classes; 0, 1, ... where not given.
     **options
-        Of `spdnn.infer`: engine, mode, threads, and so on.
+        Those of `spdnn.Session`: engine, mode, threads, and so on.
 
     Attributes
     ----------
     network : Network
+        The network that is run.
     classes_ : ndarray, shape (n_classes,)
+        Names of the classes.
 
     Raises
     ------
@@ -54,6 +56,15 @@ class SparseMLP:
                 f"not {self.classes_.size}"
             )
 
+    @cached_property
+    def session(self) -> Session:
+        """The session that all calls share; it is opened by the first of them."""
+        return Session(self.network, **self.options)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the session: a copy, or another process, opens its own."""
+        return {name: value for name, value in vars(self).items() if name != "session"}
+
     @classmethod
     def from_sklearn(
         cls, mlp: Any, prune: float | Sequence[float] = 0.0, **options: Any
@@ -68,7 +79,7 @@ class SparseMLP:
             Which fraction of each layer's weights, those nearest to zero, to leave out; one for
             all layers or one a layer.
         **options
-            Of `spdnn.infer`: engine, mode, threads, and so on.
+            Those of `spdnn.Session`: engine, mode, threads, and so on.
 
         Raises
         ------
@@ -102,19 +113,18 @@ class SparseMLP:
 
         Parameters
         ----------
-        X : Features, or array_like or sparse matrix of shape (n_features, n_inputs)
+        X : Features, scipy.sparse matrix or array_like, shape (n_features, n_inputs)
+            The inputs.
 
         Returns
         -------
         ndarray, shape (n_features, n_outputs)
         """
-        features = X if isinstance(X, Features) else Features.from_matrix(X)
-        return predict(self.network, features, **self.options).scores
+        return self.session.scores(X)
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
         """Classes of features, shape (n_features,), as `classes_` names them."""
-        features = X if isinstance(X, Features) else Features.from_matrix(X)
-        return self.classes_[predict(self.network, features, **self.options).classes]
+        return self.classes_[self.session.predict(X).classes]
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
         """Probabilities, shape (n_features, n_classes): softmax, of one output the logistic."""

@@ -22,7 +22,7 @@ from spdnn.io.files import DAMAGE, require_file, telling_damage, whole_file
 from spdnn.io.store import SUFFIX, Store, StoreWriter
 
 MANIFEST = "checkpoint.json"
-VERSION = 1
+VERSION = 2
 _STATE_FILE = re.compile(rf"layer-\d+-\d+-of-\d+{SUFFIX}")
 
 
@@ -36,7 +36,7 @@ class Checkpoint:
         Layers that have been passed.
     run : mapping of str
         What the run is: one that differs in any of it cannot go on from here.
-    tuning : object
+    costs : object
         The engine's, for an equal plan.
     seconds : float
         Inference so far.
@@ -48,7 +48,7 @@ class Checkpoint:
 
     layer: int
     run: Mapping[str, Any]
-    tuning: Any
+    costs: Any
     seconds: float
     counts: npt.NDArray[np.int64]
     carried: Sequence[int]

@@ -1,225 +1,245 @@
 """The course of a run: from stop to stop between layers, and what ranks do there.
 
-Without a reason to stop a run has none, and is the engine's own.
+Without a reason to stop, a run has no stops: the engine runs all layers at once.
 """
 
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from operator import add
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from spdnn.engines.base import DeviceSeconds, Engine, Output, OverflowingError, Progress
+from spdnn.engines.base import (
+    Calibrated,
+    DeviceSeconds,
+    Engine,
+    Output,
+    OverflowingError,
+    Plan,
+    Progress,
+    Resumable,
+)
 from spdnn.engines.state import State
 from spdnn.errors import DataError
 from spdnn.features import Features
-from spdnn.network import Network
 from spdnn.run import checkpoint as io
 from spdnn.run import exchange
 from spdnn.run.digest import inputs_digest, plan_digest
+from spdnn.run.options import Options
 from spdnn.run.result import RankCount
-from spdnn.run.team import Team
+from spdnn.run.team import Team, part_of
 
 CHECKPOINTS = 10
-"""Written in a run, unless it is told how many layers apart."""
-
-FIRST_REBALANCE = 8
-"""Layer after which numbers are evened out for the first time; then after twice as many, and so
-on. Most features die before; what was gained by then would be lost again."""
+"""Checkpoints of a run that is not told how many layers they are apart."""
 
 FIRST_MERGE = 128
-"""Layer after which equal features are looked for across ranks for the first time, and so on. A
-shallower network is through before a stop of all ranks could pay."""
-
-EDGES, DISTINCT = 1, 2
-"""Rows of counts."""
+"""Layer after which equal features are looked for across ranks for the first time; then after
+twice as many, and so on. A shallower network is through before a stop of all ranks could pay."""
 
 
-@dataclass(frozen=True)
-class Stops:
-    """What is to be done between layers.
+class Counts(NamedTuple):
+    """Counts of every layer, each of shape (n_layers,), int64; see `LayerCount`."""
 
-    Attributes
+    live: npt.NDArray[np.int64]
+    edges_evaluated: npt.NDArray[np.int64]
+    distinct: npt.NDArray[np.int64]
+
+    @classmethod
+    def zeros(cls, n_layers: int) -> "Counts":
+        """Nothing counted yet."""
+        return cls(*np.zeros((len(cls._fields), n_layers), dtype=np.int64))
+
+    def plus(self, others: "Counts") -> "Counts":
+        """The sums of two counts."""
+        return Counts(*map(np.add, self, others))
+
+
+def find_checkpoint(
+    team: Team, folder: Path | None, facts: Mapping[str, Any]
+) -> io.Checkpoint | None:
+    """Find the checkpoint that a run goes on from, and tell all ranks.
+
+    Parameters
     ----------
-    checkpoint : Path or None
-        Folder to write progress to, and to go on from if it has some.
-    every : int or None
-        Layers from one checkpoint to the next; a tenth of the network where not given.
-    rebalance : float or None
-        Move features between ranks once the one that carries most has more than so many times
-        the mean, where that is predicted to pay.
+    team : Team
+        All of its ranks call this.
+    folder : Path or None
+        Where checkpoints are written, if they are.
+    facts : mapping of str
+        What is known of the run.
+
+    Raises
+    ------
+    DataError
+        If the checkpoint there is another run's; on all ranks.
     """
 
-    checkpoint: Path | None = None
-    every: int | None = None
-    rebalance: float | None = None
+    def find() -> tuple[io.Checkpoint | None]:
+        found = None if folder is None else io.read_checkpoint(folder)
+        if folder is not None and found is not None:
+            io.require_same(folder, found, facts)
+        return (found,)
 
-
-NO_STOPS = Stops()
+    return team.tell(team.on_first(find))[0]
 
 
 class Course:
     """One rank's way through the layers, in step with the others' at every stop.
 
+    Nothing is communicated before `begin`.
+
     Parameters
     ----------
     team : Team
+        The ranks.
     engine : Engine
-    mode : str
-    network : Network
-        Its shape is enough.
-    numbers : range
-        This rank's features among all.
-    n_features : int
-        Of all ranks.
-    stops : Stops
+        What runs.
+    plan : Plan
+        The engine's plan.
+    options : Options
+        Partition and checkpoints are taken from it.
+    facts : mapping of str
+        What tells this run from others.
 
     Attributes
     ----------
-    counts : ndarray, shape (3, n_layers), int64
-        Live features, edges evaluated and distinct features, by this rank.
-    counts_before : ndarray, shape (3, n_layers), int64
-        The same of the earlier run, by all of its ranks.
     resumed_after : int
         Layers that an earlier run had passed.
     seconds_before : float
         Inference of the earlier run, up to its checkpoint.
     device_seconds : DeviceSeconds or None
-        Of this rank's device, where its engine has one.
-
-    Raises
-    ------
-    DataError
-        If the folder of checkpoints has one of another run; on all ranks.
+        What this rank's device has spent, where its engine has one.
     """
 
     def __init__(
-        self,
-        team: Team,
-        engine: Engine,
-        mode: str,
-        network: Network,
-        numbers: range,
-        n_features: int,
-        stops: Stops,
+        self, team: Team, engine: Engine, plan: Plan, options: Options, facts: Mapping[str, Any]
     ) -> None:
-        self.team, self.engine, self.stops = team, engine, stops
-        self.n_layers = network.n_layers
-        self.numbers = numbers
-        self.every = stops.every or -(-self.n_layers // CHECKPOINTS)
-        self.merges = mode == "merge" and team.size > 1 and engine.stops
-        self.counts = np.zeros((3, self.n_layers), dtype=np.int64)
-        self.counts_before = np.zeros_like(self.counts)
         self.resumed_after, self.seconds_before = 0, 0.0
-        self.seconds = 0.0
         self.device_seconds: DeviceSeconds | None = None
-        self.received = 0
-        self.run_facts = {
-            "engine": engine.name,
-            "mode": mode,
-            "layers": self.n_layers,
-            "features": n_features,
-        }
-        (self.found,) = team.tell(team.on_first(lambda: (self._find(),)))
-        engine.tuning = team.tell((self.found.tuning if self.found else engine.tuning,))[0]
+        self._team, self._engine, self._plan = team, engine, plan
+        self._folder = options.checkpoint
+        self._n_layers = plan.n_layers
+        self._every = options.checkpoint_every or -(-plan.n_layers // CHECKPOINTS)
+        self._merges = plan.mode == "merge" and team.size > 1 and isinstance(engine, Resumable)
+        self._facts = dict(facts)
+        self._numbers = part_of(facts["features"], team.rank, team.size, options.partition)
+        self._counts = Counts.zeros(plan.n_layers)  # by this rank
+        self._counts_before = Counts.zeros(plan.n_layers)  # by all ranks of the earlier run
+        self._n_started = len(self._numbers)
+        self._seconds = 0.0
+        self._received = 0
 
-    def _find(self) -> io.Checkpoint | None:
-        """The checkpoint to go on from."""
-        folder = self.stops.checkpoint
-        found = None if folder is None else io.read_checkpoint(folder)
-        if folder is not None and found is not None:
-            io.require_same(folder, found, self.run_facts)
-        return found
+    def begin(self, own: Features) -> State | None:
+        """Agree with the other ranks on the plan, and on where to go on from.
 
-    def prepare(self, plan: Any, own: Features) -> State | None:
-        """Take the plan; make sure that all nodes, which have made their own, have equal ones.
+        Parameters
+        ----------
+        own : Features
+            The features of this rank.
 
         Returns
         -------
         State or None
-            Where to go on, if there is a checkpoint; else from this rank's features, `own`.
+            Where to go on, if there is a checkpoint; else the run begins with `own`.
 
         Raises
         ------
         DataError
-            If nodes have different plans, or a checkpoint is of another run or damaged.
+            If nodes have different plans, or a checkpoint is another run's or damaged.
         """
-        self.plan = plan
-        folder = self.stops.checkpoint
-        if folder is None and self.team.nodes == 1:
+        team, folder, plan = self._team, self._folder, self._plan
+        if folder is None and team.nodes == 1:
             return None
-        of_node = self.team.on_leaders(lambda: plan_digest(plan, self.engine.threads))
-        of_nodes = self.team.everyones(of_node)
-        digest = self.team.on_all(lambda: _the_only(of_nodes))
+        of_node = team.on_leaders(lambda: plan_digest(plan, self._engine.threads))
+        of_nodes = team.everyones(of_node)
+        digest = team.on_all(lambda: _the_only(of_nodes))
         if folder is None:
             return None
-        of_ranks = self.team.everyones(inputs_digest(own, self.numbers))
-        self.run_facts |= {"inputs": f"{sum(of_ranks) % 2**64:016x}", "plan": digest}
-        return self.team.on_all(lambda: self._resumed(folder))
+        of_ranks = team.everyones(inputs_digest(own, self._numbers))
+        self._facts |= {"inputs": f"{sum(of_ranks) % 2**64:016x}", "plan": digest}
+        found = find_checkpoint(team, folder, self._facts)
+        return None if found is None else team.on_all(partial(self._resumed, folder, found))
 
-    def _resumed(self, folder: Path) -> State | None:
-        """Read the part of this rank of the checkpoint that was found, if there is one."""
-        found = self.found
-        if found is None:
-            return None
-        io.require_same(folder, found, self.run_facts)
+    def _resumed(self, folder: Path, found: io.Checkpoint) -> State:
+        """Read this rank's part of a checkpoint."""
         self.resumed_after, self.seconds_before = found.layer, found.seconds
-        self.counts_before = found.counts
-        return io.read_state(folder, found, self.team.rank, self.team.size)
+        self._counts_before = Counts(*found.counts)
+        state = io.read_state(folder, found, self._team.rank, self._team.size)
+        self._n_started = state.ids.size
+        return state
 
-    def run(self, start: Any, progress: Progress | None) -> npt.NDArray[np.int64]:
-        """Run to the end, from features that the engine has loaded, or from a State.
+    def run(self, start: Any, activations: bool, progress: Progress | None) -> Output:
+        """Run to the end.
 
-        Returns the live features of this rank.
+        Parameters
+        ----------
+        start : object or State
+            Features that the engine has loaded, or what `begin` gave.
+        activations : bool
+            Whether those after the last layer are wanted.
+        progress : callable or None
+            Called with the fraction that is done.
+
+        Returns
+        -------
+        Output
+            What the engine gave for the last layers, with this rank's live features numbered
+            among those of all ranks.
         """
-        self.begun = time.perf_counter()
-        self.n_started = start.ids.size if isinstance(start, State) else len(self.numbers)
+        self._begun = time.perf_counter()
         layer = self.resumed_after
         while True:
             until = self._next_stop(layer)
-            output, seconds = self.team.on_all(
-                partial(self._run_part, start, layer, until, progress)
+            output, seconds = self._team.on_all(
+                partial(self._run_part, start, layer, until, activations, progress)
             )
-            self.counts += output.n_live, output.edges_evaluated, output.n_distinct
-            self.seconds += seconds
+            self._counts = self._counts.plus(
+                Counts(output.n_live, output.edges_evaluated, output.n_distinct)
+            )
+            self._seconds += seconds
             if output.device_seconds is not None:
                 before = self.device_seconds or DeviceSeconds(0.0, 0.0)
                 self.device_seconds = DeviceSeconds(*map(add, before, output.device_seconds))
             ids = output.live
             if not isinstance(start, State):
-                ids = self._number_of(ids)
+                ids = self._numbers.start + self._numbers.step * ids
             if output.state is None:
-                return ids
-            start = self._stop(replace(output.state, ids=ids), output, seconds, layer)
+                return replace(output, live=ids)
+            start = self._stop(replace(output.state, ids=ids))
             layer = until
 
     def _run_part(
-        self, start: Any, layer: int, until: int, progress: Progress | None
+        self, start: Any, layer: int, until: int, activations: bool, progress: Progress | None
     ) -> tuple[Output, float]:
         """Run up to a stop, or to the end, and take the time."""
         started = time.perf_counter()
 
         def of_whole(fraction: float) -> None:
             assert progress is not None
-            progress((layer + fraction * (until - layer)) / self.n_layers)
+            progress((layer + fraction * (until - layer)) / self._n_layers)
 
-        # An engine that cannot stop is never asked to.
-        stop: dict[str, Any] = {"until": until} if until < self.n_layers else {}
+        report = progress and of_whole
         try:
-            output = self.engine.run(self.plan, start, progress=progress and of_whole, **stop)
+            if until < self._n_layers or isinstance(start, State):
+                assert isinstance(self._engine, Resumable)  # no other engine is asked to stop
+                output = self._engine.run(
+                    self._plan, start, until=until, activations=activations, progress=report
+                )
+            else:
+                output = self._engine.run(
+                    self._plan, start, activations=activations, progress=report
+                )
         except OverflowingError as error:
-            if isinstance(start, State):  # which says what its features are called
+            if isinstance(start, State):  # it says what its features are called
                 raise
-            raise OverflowingError(self._number_of(error.feature)) from error
+            number = self._numbers[error.feature]
+            raise OverflowingError(number) from error
         return output, time.perf_counter() - started
-
-    def _number_of(self, features: Any) -> Any:
-        """What features of this rank, by their numbers within it, are among all."""
-        return self.numbers.start + self.numbers.step * features
 
     # Stops
 
@@ -228,91 +248,72 @@ class Course:
         return next(
             (
                 after
-                for after in range(layer + 1, self.n_layers)
-                if self._merges_after(after)
-                or self._rebalances_after(after)
-                or self._writes_after(after)
+                for after in range(layer + 1, self._n_layers)
+                if self._merges_after(after) or self._writes_after(after)
             ),
-            self.n_layers,
+            self._n_layers,
         )
 
     def _merges_after(self, layer: int) -> bool:
-        return self.merges and layer >= FIRST_MERGE and layer & (layer - 1) == 0
-
-    def _rebalances_after(self, layer: int) -> bool:
-        is_asked = self.stops.rebalance is not None and self.team.size > 1
-        return is_asked and layer >= FIRST_REBALANCE and layer & (layer - 1) == 0
+        return self._merges and layer >= FIRST_MERGE and layer & (layer - 1) == 0
 
     def _writes_after(self, layer: int) -> bool:
-        return self.stops.checkpoint is not None and layer % self.every == 0
+        return self._folder is not None and layer % self._every == 0
 
-    def _stop(self, state: State, output: Output, seconds: float, layer: int) -> State:
-        """Do what there is to do; `output` and `seconds` are of the layers from `layer` on."""
-        n_before = state.ids.size
+    def _stop(self, state: State) -> State:
+        """Do what there is to do after the layers that a state has passed."""
         if self._merges_after(state.layer):
+            n_before = state.ids.size
             state = self._merged(state)
-        if self._rebalances_after(state.layer):
-            work = float(exchange.in_grains(output.n_distinct[layer : state.layer]).sum())
-            state = self._rebalanced(state, seconds, work)
-        self.received += max(0, state.ids.size - n_before)
+            self._received += max(0, state.ids.size - n_before)
         if self._writes_after(state.layer):
             self._write(state)
         return state
 
     def _merged(self, state: State) -> State:
         """Let equal features of all ranks be carried by one, if few are left."""
-        n_rows = self.team.everyones(state.n_carried)
-        self.merges = sum(n_rows) > 1
+        n_rows = self._team.everyones(state.n_carried)
+        self._merges = sum(n_rows) > 1
         if not exchange.are_few(n_rows, _row_bytes(state)):
             return state
-        codes = self.team.everyones(exchange.row_codes(state))
-        merged = self.team.moved(state, exchange.owners(codes, self.team.rank)).merged()
-        self.counts[DISTINCT, state.layer - 1] += merged.n_carried - state.n_carried
+        codes = self._team.everyones(exchange.row_codes(state))
+        merged = self._team.moved(state, exchange.owners(codes, self._team.rank)).merged()
+        self._counts.distinct[state.layer - 1] += merged.n_carried - state.n_carried
         return merged
-
-    def _rebalanced(self, state: State, seconds: float, work: float) -> State:
-        """Even out what ranks carry, if it has drifted apart and that pays."""
-        assert self.stops.rebalance is not None
-        everyones = self.team.everyones((state.n_carried, seconds, work))
-        n_rows = [n for n, _, _ in everyones]
-        mean = sum(n_rows) / len(n_rows)
-        rate = sum(s for _, s, _ in everyones) / max(sum(w for _, _, w in everyones), 1)
-        n_left = self.n_layers - state.layer
-        if max(n_rows) <= self.stops.rebalance * mean:
-            return state
-        if not exchange.pays(n_rows, _row_bytes(state), rate, n_left):
-            return state
-        return self.team.moved(state, exchange.even_targets(n_rows, self.team.rank))
 
     def _write(self, state: State) -> None:
         """Write a checkpoint: all ranks their states, then the first what completes it."""
-        team, folder = self.team, self.stops.checkpoint
+        team, folder = self._team, self._folder
         assert folder is not None
         team.on_all(lambda: io.write_state(folder, state, team.rank, team.size))
         checkpoint = io.Checkpoint(
             state.layer,
-            self.run_facts,
-            self.engine.tuning,
-            self.seconds_before + time.perf_counter() - self.begun,
-            self.all_counts(),
+            self._facts,
+            self._engine.costs if isinstance(self._engine, Calibrated) else None,
+            self.seconds_before + time.perf_counter() - self._begun,
+            np.stack(self.all_counts()),
             team.everyones(state.n_carried),
         )
         team.on_first(lambda: io.write_checkpoint(folder, checkpoint))
 
-    def all_counts(self) -> npt.NDArray[np.int64]:
+    def all_counts(self) -> Counts:
         """The counts of all ranks, and of the earlier run."""
-        return self.team.summed(self.counts) + self.counts_before
+        return Counts(*self._team.summed(np.stack(self._counts))).plus(self._counts_before)
+
+    def layer_rows(self) -> Iterator[tuple[int, ...]]:
+        """The counts of all ranks, layer by layer, in the order of `LayerCount`."""
+        return zip(*(column.tolist() for column in self.all_counts()), strict=True)
 
     def rank_count(self, host: str, n_live: int) -> RankCount:
         """What this rank did; `n_live` of its features are live at the end."""
         return RankCount(
             host,
-            self.engine.threads,
-            self.n_started,
+            self._engine.threads,
+            self._n_started,
             n_live,
-            int(self.counts[EDGES].sum()),
-            self.seconds,
-            self.received,
+            int(self._counts.edges_evaluated.sum()),
+            self._seconds,
+            self._received,
         )
 
 

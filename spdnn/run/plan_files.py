@@ -31,15 +31,7 @@ def plan_for(engine: Engine, network: Network, mode: str, path: Path | None = No
     """
     if path is None:
         return engine.plan(network, mode)
-    if engine.plan_class is None:
-        raise PlanError(f"engine {engine.name} has no plan that could be kept in a file")
-    wanted = {
-        "made by": f"spdnn {own_version()}",
-        "engine": engine.name,
-        "mode": mode,
-        "network": network.fingerprint,
-        **engine.plan_facts,
-    }
+    wanted = _wanted(engine, network, mode)
     if path.exists():
         store = Store(path, "plan")
         with telling_damage(path, "plan"):
@@ -54,9 +46,49 @@ def plan_for(engine: Engine, network: Network, mode: str, path: Path | None = No
         with telling_damage(path, "plan"):
             return engine.plan_class.from_parts(store.facts["facts"], store.array)
     plan = engine.plan(network, mode)
+    write_plan(engine, network, mode, plan, path)
+    return plan
+
+
+def write_plan(engine: Engine, network: Network, mode: str, plan: Any, path: Path) -> None:
+    """Write the engine's plan of a network to a file.
+
+    Parameters
+    ----------
+    engine : Engine
+        What made the plan.
+    network : Network
+        What it is of; the file has its fingerprint.
+    mode : str
+        What it was made for.
+    plan : Plan
+        The plan.
+    path : Path
+        The file; it is replaced if it is there.
+
+    Raises
+    ------
+    PlanError
+        If the engine has no plans to keep.
+    DataError
+        If the file cannot be written.
+    """
+    wanted = _wanted(engine, network, mode)
     facts, arrays = plan.to_parts()
     with whole_file(path) as file, StoreWriter(file) as writer:
         writer.header("plan", {"for": wanted, "facts": facts})
         for name, array in arrays.items():
             writer.add(name, array)
-    return plan
+
+
+def _wanted(engine: Engine, network: Network, mode: str) -> dict[str, Any]:
+    """What a plan must have been made for; PlanError if the engine's cannot be kept."""
+    if engine.plan_class is None:
+        raise PlanError(f"engine {engine.name} has no plan that could be kept in a file")
+    return {
+        "made by": f"spdnn {own_version()}",
+        "engine": engine.name,
+        "mode": mode,
+        "network": network.fingerprint,
+        **engine.plan_facts,
+    }

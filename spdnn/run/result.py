@@ -2,7 +2,8 @@
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
+from operator import add
 from typing import NamedTuple
 
 import numpy as np
@@ -69,6 +70,9 @@ class Seconds:
     inference: float = 0.0
     total: float = 0.0
 
+    def __add__(self, other: "Seconds") -> "Seconds":
+        return Seconds(*map(add, astuple(self), astuple(other)))
+
 
 class DeviceTime(NamedTuple):
     """What of inference a device's own clock has seen.
@@ -130,6 +134,23 @@ class Result:
     device: DeviceTime | None = None
     by_rank: tuple[RankCount, ...] = ()
     resumed_after: int = 0
+
+    def after(self, before: Seconds, *, read: float = 0.0, total: float | None = None) -> "Result":
+        """Return the same result with the seconds of what came before it.
+
+        Parameters
+        ----------
+        before : Seconds
+            Of the session: compiling and planning.
+        read : float
+            Seconds of reading network and features.
+        total : float, optional
+            Seconds of the whole run, where they are more than those of all phases.
+        """
+        seconds = before + self.seconds + Seconds(read=read, total=read)
+        if total is not None:
+            seconds = replace(seconds, total=total)
+        return replace(self, seconds=seconds)
 
     @property
     def categories(self) -> npt.NDArray[np.int64]:

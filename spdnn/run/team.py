@@ -2,22 +2,28 @@
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from spdnn.engines.state import State
-from spdnn.errors import SpdnnError
+from spdnn.errors import DataError, SpdnnError
 from spdnn.features import Features
 from spdnn.machine.threads import default_threads
 from spdnn.network import Network
-from spdnn.run.inference import require_fit
-
-Partition = Literal["contiguous", "interleaved"]
-PARTITIONS: tuple[Partition, ...] = ("contiguous", "interleaved")
+from spdnn.run.options import Partition
 
 _T = TypeVar("_T")
+
+
+def require_fit(network: Network, features: Features) -> None:
+    """Refuse features of another number of neurons than the network has inputs (DataError)."""
+    if features.n_neurons != network.n_inputs:
+        raise DataError(
+            f"the features have {features.n_neurons} neurons, "
+            f"but the network's first layer takes {network.n_inputs} inputs"
+        )
 
 
 def part_of(n_features: int, rank: int, size: int, partition: Partition) -> range:
@@ -111,8 +117,11 @@ class Team:
         """Have each leader do `work`; all ranks of its node get the result."""
         return work()
 
-    def shape_of(self, network: Network | None) -> Network:
-        """Tell the ranks of a node the shape of the network that its leader has."""
+    def structure_of(self, network: Network | None) -> Network:
+        """Tell the ranks of a node the structure of the network that its leader has.
+
+        It is a network without weights: its layers' sizes and edges can be asked for, no layer.
+        """
         assert network is not None
         return network
 

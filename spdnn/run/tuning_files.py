@@ -69,7 +69,7 @@ def require_tunable(engine: Engine, path: Path, ranks: int = 1) -> None:
 
 def tune(
     engine: Engine, network: Network, mode: str, plan: Any, features: Features, path: Path
-) -> None:
+) -> Engine:
     """Set the shapes of an engine: from a file, or measured, and kept there.
 
     An entry is for one network, engine, mode, number of threads, machine, and number of
@@ -94,7 +94,7 @@ def tune(
         If the file is there and no tuning file, or cannot be written.
     """
     if features.n_features == 0:
-        return
+        return engine
     n_features = 1 << (features.n_features - 1).bit_length()
     wanted = {
         "made by": f"spdnn {own_version()}",
@@ -111,13 +111,14 @@ def tune(
             engine.shapes = kept[0]
         except PlanError as error:
             raise DataError(f"{path}: damaged tuning file ({error})") from error
-        return
+        return engine
     engine.shapes = list(_search(engine, plan, features, n_features))
     # Read anew: another process may have added to it meanwhile.
     entries = [*_read(path), {"for": wanted, "shapes": engine.shapes}]
     text = json.dumps({"spdnn": "tuning", "version": VERSION, "entries": entries}, indent=1)
     with whole_file(path) as file:
         file.write(text.encode() + b"\n")
+    return engine
 
 
 def _machine() -> dict[str, Any]:

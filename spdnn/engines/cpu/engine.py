@@ -166,6 +166,21 @@ class CpuEngine:
         """Memory that the threads' tiles take."""
         return 2 * 4 * plan.max_width * width * (self.threads + 1)
 
+    resumes = True
+
+    @property
+    def costs(self) -> Any:
+        """TEMP"""
+        return self.tuning
+
+    def with_costs(self, costs: Any) -> "CpuEngine":
+        """TEMP"""
+        self.tuning = costs
+        return self
+
+    def close(self) -> None:
+        """TEMP"""
+
     def compile(self, network: Network) -> None:
         """Plan and run a tiny network with the same types, through several stages."""
         widths = [network.n_inputs, 2, network.max_width] + [2] * LOOK_ENDS[2]

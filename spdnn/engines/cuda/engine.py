@@ -60,6 +60,9 @@ class CudaEngine:
         self.plan_facts = asdict(self.sizes.shape)
         self._weights: tuple[CudaPlan, Weights] | None = None
 
+    def close(self) -> None:
+        """TEMP"""
+
     def compile(self, network: Network) -> None:
         """Run tiny networks through the kernels that this one needs, with the same types.
 

@@ -1,0 +1,50 @@
+"""How a network is to be run: every choice that a session takes, as one value."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+Partition = Literal["contiguous", "interleaved"]
+PARTITIONS: tuple[Partition, ...] = ("contiguous", "interleaved")
+
+
+@dataclass(frozen=True)
+class Options:
+    """The choices of a session. Every one has a default.
+
+    Attributes
+    ----------
+    engine : {"auto", "cpu", "cuda", "scipy"}
+        What computes.
+    mode : {"auto", "edges", "merge"}
+        Whether equal neurons and equal features are merged. "auto" is the engine's best mode.
+    threads : int, optional
+        Threads of engine "cpu", for each rank. By default the processors that this process may
+        use, at most ``OMP_NUM_THREADS``; the ranks of a node share its processors.
+    device : int, optional
+        For engine "cuda": which of the GPUs that this process sees, counted from 0.
+    plan : Path, optional
+        File of the plan. It is written if it is not there, and read if it is.
+    tuning : Path, optional
+        File of tile widths. They are measured for a few seconds for this network, number of
+        features and machine, and read once they are there. They change no result.
+    partition : {"contiguous", "interleaved"}
+        Rank r of R takes the r-th part of the features, or every R-th from the r-th.
+    checkpoint : Path, optional
+        Folder that progress is written to. A run goes on from the progress that is there.
+    checkpoint_every : int, optional
+        Layers from one checkpoint to the next; by default a tenth of the network.
+    """
+
+    engine: str = "auto"
+    mode: str = "auto"
+    threads: int | None = None
+    device: int | None = None
+    plan: Path | None = None
+    tuning: Path | None = None
+    partition: Partition = "contiguous"
+    checkpoint: Path | None = None
+    checkpoint_every: int | None = None
+
+
+DEFAULTS = Options()
