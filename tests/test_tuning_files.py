@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from spdnn.run.inference import prepare
 
 import spdnn.run.tuning_files as tuning
 from spdnn import DataError, Features, Network, PlanError, infer
@@ -18,7 +19,6 @@ from spdnn.engines import make_engine
 from spdnn.engines.cpu.engine import FIRST_STAGE, MAX_TILE, CpuEngine, tile_width
 from spdnn.engines.cpu.kernels.vectors import LANES
 from spdnn.io import matrices, store
-from spdnn.run.inference import prepare
 from spdnn.run.tuning_files import require_tunable, tune
 from tests.makers import dyadic_features, dyadic_network, trained_network
 from tests.test_cli_run import failure

@@ -294,7 +294,8 @@ class Session:
         """
         with self._call():
             team, engine, tuning = self._team, self.engine, self._options.tuning
-            given = None if features is None else as_features(features)
+            is_elsewhere = features is None and team.size > 1
+            given = None if is_elsewhere else as_features(features)
             started = time.perf_counter()
             own, n_features = team.own_features(self._structure, given, self._options.partition)
             shared = time.perf_counter()
@@ -411,7 +412,9 @@ class Session:
         """Ask for the memory of live features' activations, and then of the scores of all."""
         n_bytes = 2 * n_features * self._structure.n_outputs * np.dtype(np.float32).itemsize
         if n_bytes > WORTH_ASKING:
-            require_bytes(n_bytes, f"scores of {n_features} features", "take fewer features at a time")
+            require_bytes(
+                n_bytes, f"scores of {n_features} features", "take fewer features at a time"
+            )
 
     def save_plan(self, path: str | os.PathLike[str]) -> None:
         """Write the plan to a file, for `Session(network, plan=path)`.
