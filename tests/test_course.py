@@ -333,7 +333,7 @@ def test_the_digest_of_inputs_does_not_depend_on_who_has_them(seed: int, size: i
 
 def test_the_digest_of_a_plan_sees_every_number(monkeypatch: pytest.MonkeyPatch) -> None:
     network = dyadic_network(1, [30] * 4, ["shared"] * 3)
-    monkeypatch.setattr("spdnn.run.digest.CHUNK_BYTES", 100)
+    monkeypatch.setattr("spdnn.run.digest.PIECE_BYTES", 100)
     plan = plan_edges(network)
     digest = plan_digest(plan, 2)
     assert digest == plan_digest(plan_edges(network), 1)

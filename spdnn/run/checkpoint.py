@@ -1,8 +1,9 @@
-"""A run's progress in a folder: a store of each process's state, and a list of them written last.
+"""Checkpoints: the progress of a run, in a folder.
 
-The list, ``checkpoint.json``, is what makes a checkpoint: it is written whole once all stores are
-there, and only then are those of an older checkpoint removed. So whenever a run is
-stopped, the folder holds one complete checkpoint, or none before the first.
+Each process writes its state to a store. The first process then writes the list of the stores,
+``checkpoint.json``, which completes the checkpoint. Only then are the stores of an older
+checkpoint removed. Whenever a run is stopped, the folder holds one complete checkpoint, or none
+before the first.
 """
 
 import json
@@ -28,22 +29,22 @@ _STATE_FILE = re.compile(rf"layer-\d+-\d+-of-\d+{SUFFIX}")
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """What is known of a run's progress beside the states.
+    """The facts of a checkpoint, beside the states.
 
     Attributes
     ----------
     layer : int
         Layers that have been passed.
     run : mapping of str
-        What the run is: one that differs in any of it cannot go on from here.
+        Facts that tell the run from others. Only a run with the same facts goes on from here.
     costs : object
-        The engine's, for an equal plan.
+        The costs that the engine planned with. Equal costs give an equal plan.
     seconds : float
         Inference so far.
     counts : ndarray, shape (3, n_layers), int64
-        Live features, edges evaluated and distinct features so far, of all processes together.
+        Live features, edges evaluated and distinct features so far, for all processes together.
     carried : sequence of int
-        Rows in the state of each process.
+        Number of rows in the state of each process.
     """
 
     layer: int
@@ -163,12 +164,12 @@ def require_same(folder: Path, checkpoint: Checkpoint, run: Mapping[str, Any]) -
     folder : Path
     checkpoint : Checkpoint
     run : mapping of str
-        What is known of the run that is to go on.
+        Facts of the run that is to go on, as far as they are known.
 
     Raises
     ------
     DataError
-        If the checkpoint says something else of any of it.
+        If one of them differs from the checkpoint's.
     """
     for name, value in run.items():
         found = checkpoint.run.get(name)
@@ -193,7 +194,8 @@ def read_state(folder: Path, checkpoint: Checkpoint, number: int, size: int) -> 
     for writer, n_rows in enumerate(checkpoint.carried):
         start = int(ends[writer]) - n_rows
         rows = np.arange(max(first, start), min(end, start + n_rows)) - start
-        if rows.size or (writer == 0 and first == end):  # of no rows one knows how long they are
+        # A state without rows is read from a store, too: it has the number of neurons.
+        if rows.size or (writer == 0 and first == end):
             path = _state_path(folder, checkpoint.layer, writer, len(checkpoint.carried))
             store = Store(path, "state")
             with telling_damage(path, "checkpoint"):

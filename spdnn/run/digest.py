@@ -1,4 +1,4 @@
-"""Digests of what a run is made of: its plan, its inputs."""
+"""Digests of a run's plan and inputs: they tell whether two runs are the same."""
 
 import hashlib
 import pickle
@@ -10,36 +10,36 @@ import numpy.typing as npt
 
 from spdnn.features import Features
 
-CHUNK_BYTES = 64 << 20
-"""What a thread takes at a time; part of what the digest of a plan is."""
+PIECE_BYTES = 64 << 20
+"""Bytes that a thread hashes at a time. The digest of a plan depends on it."""
 
-CHUNK_FEATURES = 1024
+PIECE_FEATURES = 1024
 
 
 def plan_digest(plan: Any, threads: int) -> str:
-    """sha256, in hexadecimal, of all that a plan holds: of the digests of its chunks."""
+    """Hash all numbers of a plan: the sha256, in hexadecimal, of the digests of its pieces."""
     buffers: list[pickle.PickleBuffer] = []
     head = memoryview(pickle.dumps(plan, protocol=5, buffer_callback=buffers.append))
-    chunks = [
-        data[start : start + CHUNK_BYTES]
+    pieces = [
+        data[start : start + PIECE_BYTES]
         for data in (head, *(buffer.raw() for buffer in buffers))
-        for start in range(0, max(len(data), 1), CHUNK_BYTES)
+        for start in range(0, max(len(data), 1), PIECE_BYTES)
     ]
     with ThreadPoolExecutor(threads) as pool:
-        digests = pool.map(lambda chunk: hashlib.sha256(chunk).digest(), chunks)
+        digests = pool.map(lambda piece: hashlib.sha256(piece).digest(), pieces)
         return hashlib.sha256(b"".join(digests)).hexdigest()
 
 
 def inputs_digest(features: Features, numbers: range) -> int:
-    """A digest of features that are named `numbers`, 64 bits.
+    """Hash the features of one rank, which have the numbers `numbers` among all, to 64 bits.
 
-    Digests of parts add up to that of the whole, modulo 2**64: it does not depend on who has
-    which features.
+    The digests of all ranks add up, modulo 2**64, to the digest of all features. The sum does not
+    depend on which rank has which features.
     """
     total = np.zeros(1, dtype=np.uint64)
-    for first in range(0, features.n_features, CHUNK_FEATURES):
-        part = features.part(first, first + CHUNK_FEATURES).to_csr(np.float32)
-        names = np.array(numbers[first : first + CHUNK_FEATURES], dtype=np.uint64)
+    for first in range(0, features.n_features, PIECE_FEATURES):
+        part = features.part(first, first + PIECE_FEATURES).to_csr(np.float32)
+        names = np.array(numbers[first : first + PIECE_FEATURES], dtype=np.uint64)
         keys = np.repeat(names * np.uint64(features.n_neurons), np.diff(part.indptr))
         keys += part.indices.astype(np.uint64)
         total += np.sum(_mixed(_mixed(keys) ^ part.data.view(np.uint32)), dtype=np.uint64)

@@ -1,7 +1,7 @@
-"""What ranks agree to do with the features that they carry: merge equal ones.
+"""How ranks merge equal features: which rank carries each of them on.
 
-Every rank decides by itself from what it knows of all, and so all decide the same. Nothing here
-communicates.
+Every rank decides by itself from facts that all ranks have, so that all decide the same. Nothing
+here communicates.
 """
 
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ from spdnn.engines.state import State
 
 FEW_ROWS = 4096
 FEW_BYTES = 64 << 20
-"""Rows and bytes of all ranks together up to which equal features are looked for across ranks:
-what may be sent to be compared."""
+"""Equal features are looked for across ranks if all ranks together have at most so many rows and
+bytes. Hashes of all rows are sent to every rank."""
 
 
 def are_few(n_rows: Sequence[int], row_bytes: int) -> bool:
@@ -29,9 +29,9 @@ def row_codes(state: State) -> list[bytes]:
 
 
 def owners(codes: Sequence[Sequence[bytes]], rank: int) -> npt.NDArray[np.int64]:
-    """Choose who carries each row of a rank on: one of the ranks that have a row of its hash.
+    """Choose which rank carries each row on: one of the ranks that have a row of the same hash.
 
-    The hash itself says which, so that every rank keeps about as many.
+    The hash chooses among them, so that every rank keeps about as many rows.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What a run gives: categories, counters a layer, times by phase."""
+"""The result of a run: categories, counts by layer, seconds by phase."""
 
 import hashlib
 from collections.abc import Iterable
@@ -13,17 +13,17 @@ from spdnn.plan.work import Work
 
 
 class LayerCount(NamedTuple):
-    """Counters of one layer.
+    """The counts of one layer.
 
     Attributes
     ----------
     live : int
         Live features after it.
     edges_evaluated : int
-        Edges that were really evaluated in it, all features together.
+        Edges that were evaluated in it, summed over all features.
     distinct : int
-        Live features that were carried after it, each for all that have become equal to it;
-        where nothing is merged, all of them.
+        Live features that were carried on after it. Each stands for all features that have
+        become equal to it. Where nothing is merged they are all live features.
     """
 
     live: int
@@ -39,14 +39,14 @@ class RankCount(NamedTuple):
     host : str
     threads : int
     features : int
-        Its part of the input features.
+        Number of input features that it ran.
     live : int
         Those of them that are live after the last layer.
     edges_evaluated : int
     seconds : float
         Its own inference, without waiting for the others.
     received : int
-        Features more than it had that it went on with after stops between layers.
+        Features that it got from other ranks at stops between layers.
     """
 
     host: str
@@ -75,14 +75,15 @@ class Seconds:
 
 
 class DeviceTime(NamedTuple):
-    """What of inference a device's own clock has seen.
+    """Seconds of inference by the device's own clock.
 
     Attributes
     ----------
     kernels : float
         Seconds from the first kernel to the last of each stage.
     copies : float
-        Seconds of what did not fit before; it overlaps with kernels.
+        Seconds of copying weights and inputs that did not fit before. Copies overlap with
+        kernels.
     """
 
     kernels: float
@@ -91,33 +92,35 @@ class DeviceTime(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What inference found.
+    """What a run found, and how long it took.
 
     Attributes
     ----------
     live : ndarray, shape (n_live,), int64
         Live features after the last layer, counted from 0, ascending.
     activations : ndarray, shape (n_live, n_outputs), or None
-        Their activations, row by row as in `live`, where they were asked for; float32, from
-        the reference float64.
+        Activations after the last layer, in the order of `live`, where they were asked for:
+        float32, or float64 from the reference.
     layers : tuple of LayerCount
-        A row a layer.
+        One for each layer.
     seconds : Seconds
+        Times of the phases.
     engine, mode : str
+        What ran.
     threads, ranks : int
+        How many ran it; threads of all ranks together.
     n_features, n_edges : int
         Input features, and stored weights of all layers.
     device : DeviceTime or None
-        Of an engine that runs on a device of its own; of several processes, that of the one
-        whose own inference took longest, for which the others waited.
+        Times of an engine that runs on a device. Of several ranks they are those of the slowest,
+        for which the others waited.
     work : Work or None
-        What the plan computes for one feature, where it says so; the network itself has as many
-        neurons as outputs of layers, and a multiplication an edge.
+        Neurons, edges and additions that the plan has left for one feature, where it tells.
     by_rank : tuple of RankCount
-        A row a process where several did the run; `threads` are then those of all together.
+        One for each rank, where there are several.
     resumed_after : int
         Layers that an earlier run had passed, from whose checkpoint this one has gone on. Counts
-        and inference are those of both.
+        and seconds of inference are then those of both runs.
     """
 
     live: npt.NDArray[np.int64]
@@ -165,17 +168,17 @@ class Result:
 
     @property
     def edges_evaluated(self) -> int:
-        """Edges that were really evaluated, all layers and features together."""
+        """Edges that were evaluated, summed over all layers and features."""
         return sum(layer.edges_evaluated for layer in self.layers)
 
     @property
     def factor_saved(self) -> float:
-        """How many edges the rate counts for one that was evaluated."""
+        """Edges that the rate counts for each edge that was evaluated."""
         return self.n_edges * self.n_features / max(self.edges_evaluated, 1)
 
     @property
     def imbalance(self) -> float:
-        """Seconds of the slowest process by the mean of all: 1 where they share evenly."""
+        """Seconds of the slowest rank, divided by the mean of all ranks: 1 if they share evenly."""
         seconds = [rank.seconds for rank in self.by_rank]
         return max(seconds) * len(seconds) / sum(seconds) if sum(seconds) > 0 else 1.0
 
@@ -183,7 +186,8 @@ class Result:
 def categories_text(categories: Iterable[int]) -> bytes:
     """Return the content of a categories file: one number a line, as published.
 
-    Of none, one newline: a file without bytes is refused, as an unfinished download.
+    Without categories it is one newline: a file without bytes would be taken for an unfinished
+    download.
     """
     return "".join(f"{category}\n" for category in categories).encode() or b"\n"
 

@@ -1,4 +1,4 @@
-"""What processes that were started together can do as one; `Team` itself is one by itself."""
+"""`Team`: what the ranks of a run do together. `Team` itself is one process by itself."""
 
 from collections.abc import Callable
 from types import TracebackType
@@ -42,7 +42,11 @@ def part_of(n_features: int, rank: int, size: int, partition: Partition) -> rang
 
 
 class Team:
-    """A process by itself: what each rank, the leaders or the first are to do, it does."""
+    """One process by itself.
+
+    It is the first rank and the leader of its node, so that it does the work of every phase. The
+    ranks of an MPI job are a subclass, in `spdnn.distributed`.
+    """
 
     rank = 0
     size = 1
@@ -71,12 +75,12 @@ class Team:
         return True
 
     def on_first(self, work: Callable[[], _T]) -> _T | None:
-        """Have rank 0 do `work`; gives what it gives there and None elsewhere.
+        """Have rank 0 do `work`. Its value is returned there, None elsewhere.
 
         Raises
         ------
         SpdnnError
-            On all ranks, if one has failed: an `AgreedError` on that which tells it, an
+            On all ranks, if one has failed: an `AgreedError` on the rank that prints it, an
             `ElsewhereError` on the others.
         """
         return work()
