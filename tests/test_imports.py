@@ -125,5 +125,9 @@ def test_a_checkout_that_is_not_installed_says_so(monkeypatch: pytest.MonkeyPatc
     assert provenance.own_version() == "from source"
 
 
+def test_the_commit_is_looked_for_where_the_package_lies() -> None:
+    assert PACKAGE.parent == provenance._SOURCE
+
+
 def test_all_public_names_are_there() -> None:
     assert all(hasattr(spdnn, name) for name in spdnn.__all__)

@@ -79,6 +79,18 @@ def test_machine_code_is_kept_on_disk() -> None:
     assert list(Path("cache").rglob("*.nbc"))
 
 
+def test_a_change_of_any_module_of_the_package_makes_a_new_cache_folder(tmp_path: Path) -> None:
+    shutil.copytree(Path(spdnn.__file__).parent, tmp_path / "spdnn")
+    program = "from spdnn.machine import jit; print(jit._CACHE_FOLDER)"
+    before = run(program, PYTHONPATH=str(tmp_path)).stdout
+    kernel = tmp_path / "spdnn" / "engines" / "cpu" / "kernels" / "step.py"
+    kernel.write_text(kernel.read_text() + "# changed\n")
+    after = run(program, PYTHONPATH=str(tmp_path)).stdout
+    assert before
+    assert after
+    assert before != after
+
+
 SLOW_TO_SAVE = """
 import sys, time
 from numba.core.caching import IndexDataCacheFile

@@ -44,7 +44,7 @@ VARIABLES = (
 
 _NVIDIA = Path("/proc/driver/nvidia")
 
-_SOURCE = Path(__file__).resolve().parent.parent
+_SOURCE = Path(__file__).resolve().parents[2]
 
 
 def own_version() -> str:
