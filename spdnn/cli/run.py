@@ -32,7 +32,9 @@ from spdnn.network import Network
 from spdnn.run.checkpoint import remove_checkpoint
 from spdnn.run.inference import with_reading
 from spdnn.run.result import Result, categories_text
-from spdnn.sources.sources import DIGITS, SourcedFeatures, SourcedNetwork
+from spdnn.sources.features import SourcedFeatures
+from spdnn.sources.folder import DIGITS
+from spdnn.sources.networks import SourcedNetwork
 
 WORTH_KEEPING = 3.0
 """Times the inference: a phase that takes longer, and `WORTH_SECONDS`, is worth a hint."""

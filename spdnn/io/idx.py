@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spdnn.errors import DataError
-from spdnn.io.triples import read_bytes
+from spdnn.io.files import read_bytes
 
 IMAGES_MAGIC = 2051
 LABELS_MAGIC = 2049

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from spdnn.errors import DataError
 from spdnn.io import idx, matrices
-from spdnn.io.triples import read_bytes, without_mark
+from spdnn.io.files import read_bytes, without_mark
 
 
 def read_labels(path: Path) -> npt.NDArray[np.int64]:
