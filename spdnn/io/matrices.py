@@ -73,9 +73,9 @@ def _require_each_once(path: Path, files: list[Path]) -> None:
     for (first, before), (second, key) in pairwise(keys.items()):
         if key == before:
             raise DataError(f"{second}: this layer is there twice, also as {first}")
-        counts = len(key) > 1 and [*before[:-2], before[-1]] == [*key[:-2], key[-1]]
-        if counts and key[-2] != before[-2] + 1:
-            name = "".join(map(str, [*key[:-2], before[-2] + 1, key[-1]]))
+        is_counted = len(key) > 1 and [*before[:-2], before[-1]] == [*key[:-2], key[-1]]
+        if is_counted and int(key[-2]) != (expected := int(before[-2]) + 1):
+            name = "".join(map(str, [*key[:-2], expected, key[-1]]))
             raise DataError(f"{path}: a layer is missing: no {name}{SUFFIX}, but a later one")
     for bias in path.glob(f"*{_BIAS}"):  # a single file has no files below it
         layer = bias.with_name(bias.name.removesuffix(_BIAS) + SUFFIX)
