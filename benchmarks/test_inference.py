@@ -12,7 +12,8 @@ from spdnn.engines.cpu.engine import CpuEngine
 from spdnn.errors import DeviceError
 from spdnn.machine.threads import default_threads
 from spdnn.recipes.radixnet import official_network
-from spdnn.sources.sources import find_images, find_inputs, open_features
+from spdnn.sources.features import open_features
+from spdnn.sources.folder import find_images, find_inputs
 
 # A slow rival runs on fewer features, stated in its line: its rate hardly depends on how many.
 SMALL = [

@@ -14,6 +14,7 @@ Read the challenge's files, run them and look at the result::
 
 from spdnn.errors import DataError, DeviceError, PlanError, SpdnnError
 from spdnn.features import Features
+from spdnn.io.formats import write_features, write_network
 from spdnn.machine.provenance import own_version
 from spdnn.models.branches import fuse
 from spdnn.models.mlp import SparseMLP
@@ -21,7 +22,8 @@ from spdnn.network import Layer, Network
 from spdnn.run.prediction import Prediction
 from spdnn.run.result import Result
 from spdnn.run.session import Session, infer, predict
-from spdnn.sources.sources import read_features, read_network
+from spdnn.sources.features import read_features
+from spdnn.sources.networks import read_network
 
 __version__ = own_version()
 
@@ -42,4 +44,6 @@ __all__ = [
     "predict",
     "read_features",
     "read_network",
+    "write_features",
+    "write_network",
 ]

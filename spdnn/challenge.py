@@ -6,6 +6,8 @@ Neural Network Graph Challenge", HPEC 2019, and the data set published with it.
 
 from dataclasses import dataclass
 
+from spdnn.errors import DataError
+
 FEATURES = 60000
 """Number of input images (features) of every official network."""
 
@@ -13,31 +15,32 @@ DEPTHS = (120, 480, 1920)
 """Official numbers of layers."""
 
 EDGES_PER_NEURON = 32
+"""Edges of every neuron of an official network."""
+
 WEIGHT = 1.0 / 16.0
+"""Weight of every edge of an official network."""
+
 YMAX = 32.0
 """Cap of the activations."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """One official network width and what is known of it.
+    """An official size of layers, and the known facts of its networks.
 
     Attributes
     ----------
     neurons : int
-        Neurons a layer.
-    image_side : int
-        Side of the square input image in pixels; ``neurons == image_side**2``.
+        Neurons of each layer.
     bias : float
         Bias of every neuron.
     input_nonzeros : int
         Non-zeros of the published inputs of 60000 features.
     categories : int
-        Number of categories after 120 layers; the same after 480 and 1920.
+        Number of categories after 120 layers. It is the same after 480 and 1920.
     """
 
     neurons: int
-    image_side: int
     bias: float
     input_nonzeros: int
     categories: int
@@ -46,10 +49,10 @@ class Size:
 SIZES = {
     size.neurons: size
     for size in (
-        Size(1024, 32, -0.30, 6374505, 1812),
-        Size(4096, 64, -0.35, 25019051, 1801),
-        Size(16384, 128, -0.40, 98858913, 1918),
-        Size(65536, 256, -0.45, 392191985, 1994),
+        Size(1024, -0.30, 6374505, 1812),
+        Size(4096, -0.35, 25019051, 1801),
+        Size(16384, -0.40, 98858913, 1918),
+        Size(65536, -0.45, 392191985, 1994),
     )
 }
 """The official sizes by number of neurons."""
@@ -57,16 +60,17 @@ SIZES = {
 
 @dataclass(frozen=True)
 class KnownCategories:
-    """sha256 of a network's whole list of categories, as bytes of its file.
+    """The known list of a network's categories, by its sha256.
 
     Attributes
     ----------
     sha256 : str
+        sha256 of the bytes of the file of all categories, in hexadecimal.
     count : int
-        How many there are.
+        Number of categories.
     is_published : bool
-        Whether it is that of the published file; else the list was computed with this
-        project's float64 reference (engine "scipy") from the recipes of weights and inputs.
+        Whether the list is the published file. Otherwise it was computed with this project's
+        float64 reference (engine "scipy") from the recipes of weights and inputs.
     """
 
     sha256: str
@@ -81,7 +85,7 @@ _BY_REFERENCE = {
     16384: "1964db1f710c271c225b9512f3a13dfeb5e25de4c0f0139ae53b3933b99a60d9",
     65536: "6962e1529586f3dede57d7e1d99565605ef0bbb51cb43789627886644e6c0ef8",
 }
-"""Found by running all features through all layers: the same after each of the depths."""
+"""sha256 by neurons. All features were run through all layers: it is the same at each depth."""
 
 CATEGORIES_SHA256 = {
     **{
@@ -91,7 +95,25 @@ CATEGORIES_SHA256 = {
     },
     (1024, 120): KnownCategories(_PUBLISHED_1024, SIZES[1024].categories, is_published=True),
 }
-"""What is known of the lists, by neurons and layers."""
+"""The known lists of categories, by neurons and layers."""
+
+
+def official_bias(neurons: int) -> float:
+    """Bias of every neuron of an official network.
+
+    Parameters
+    ----------
+    neurons : int
+        Neurons of each layer.
+
+    Raises
+    ------
+    DataError
+        If this is no official size.
+    """
+    if neurons not in SIZES:
+        raise DataError(f"{neurons} neurons have no official bias: give one")
+    return SIZES[neurons].bias
 
 
 def weights_folder(neurons: int) -> str:

@@ -1,4 +1,4 @@
-"""Features: the inputs of a network in index form, never dense."""
+"""Features: the inputs of a network, by the indices of what is not zero."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,25 +11,25 @@ from spdnn.errors import DataError
 
 
 def index_dtype(n_neurons: int) -> type[np.uint16] | type[np.int32]:
-    """Smallest of the two index types used here that can name every neuron."""
+    """The smaller of uint16 and int32 that can number all neurons."""
     return np.uint16 if n_neurons <= 2**16 else np.int32
 
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """A sparse feature map Y (features x neurons), row by row in index form.
+    """A sparse feature map Y (features x neurons), stored by rows.
 
     Parameters
     ----------
     n_neurons : int
-        Columns of the feature map.
+        Number of columns of the feature map.
     indptr : ndarray, shape (n_features + 1,), int64
-        Where each feature begins in `indices`; starts at any offset (see `part`).
-    indices : ndarray, uint16 or int32
-        The neurons (0-based) that are not zero, ascending within a feature. uint16 wherever
-        it can name every neuron.
-    values : ndarray, same length as `indices`, float32, or None
-        Their values; None where all are 1, as in the challenge.
+        Where each feature begins in `indices`. The first one may begin anywhere (see `part`).
+    indices : ndarray, shape (n_stored,), uint16 or int32
+        The neurons that are not zero, counted from 0 and ascending within a feature. They are kept
+        as uint16 where that can number all neurons.
+    values : ndarray, shape (n_stored,), float32, or None
+        Values of these neurons; None where all are 1, as in the challenge.
 
     Raises
     ------
@@ -40,7 +40,7 @@ class Features:
 
     n_neurons: int
     indptr: npt.NDArray[np.int64]
-    indices: npt.NDArray[Any]
+    indices: npt.NDArray[np.integer[Any]]
     values: npt.NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
@@ -75,10 +75,18 @@ class Features:
         )
 
     @classmethod
-    def from_matrix(cls, matrix: Any) -> "Features":
-        """Features from a dense or scipy.sparse matrix, shape (n_features, n_neurons).
+    def from_matrix(cls, matrix: npt.ArrayLike | sp.sparray | sp.spmatrix) -> "Features":
+        """Make features of a matrix.
 
-        Stored zeros are dropped; all values are taken as float32.
+        Parameters
+        ----------
+        matrix : array_like or sparse matrix, shape (n_features, n_neurons)
+            All values are rounded to float32. Stored zeros are dropped.
+
+        Returns
+        -------
+        Features
+            One for each row.
 
         Raises
         ------
@@ -86,7 +94,7 @@ class Features:
             If it is no matrix, or a value is not finite in float32.
         """
         try:
-            with np.errstate(over="ignore"):  # too large becomes infinite, which is refused
+            with np.errstate(over="ignore"):  # too large becomes infinite and is refused
                 csr = sp.csr_array(matrix, dtype=np.float32, copy=True)
         except (TypeError, ValueError) as error:
             raise DataError(f"features must be a matrix of numbers ({error})") from error
@@ -113,11 +121,11 @@ class Features:
 
     @property
     def n_nonzeros(self) -> int:
-        """Stored non-zeros of all features."""
+        """Number of stored values of all features."""
         return int(self.indptr[-1] - self.indptr[0])
 
     def part(self, start: int, stop: int) -> "Features":
-        """Features `start` to `stop` of it, as a slice takes them; memory is shared."""
+        """Take the features from `start` to `stop`, as a slice does; memory is shared."""
         start, stop, _ = slice(start, stop).indices(self.n_features)
         part = object.__new__(Features)  # a part of what was checked needs no second check
         object.__setattr__(part, "n_neurons", self.n_neurons)
@@ -127,17 +135,23 @@ class Features:
         return part
 
     def every(self, start: int, stop: int, step: int) -> "Features":
-        """Features `start`, `start` + `step`, ... below `stop`, holding nothing of the others.
+        """Take the features `start`, `start` + `step`, ... below `stop`.
 
-        Memory is shared where `step` is 1.
+        Memory is shared where `step` is 1. Otherwise the indices and values are copied.
+
+        Parameters
+        ----------
+        start, stop, step : int
+            The features to take, as those of a range within the features.
         """
         begins, ends = self.indptr[start:stop:step], self.indptr[start + 1 : stop + 1 : step]
         indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(ends - begins)])
-        taken: Any = slice(int(begins[0]), int(ends[-1])) if begins.size else slice(0, 0)
+        taken: slice | npt.NDArray[np.int64]
+        taken = slice(int(begins[0]), int(ends[-1])) if begins.size else slice(0, 0)
         if step != 1:
-            # Runs of indices, each from its beginning.
+            # The indices of each feature, from its beginning.
             taken = np.arange(indptr[-1]) + np.repeat(begins - indptr[:-1], ends - begins)
-        every = object.__new__(Features)  # taken from what was checked
+        every = object.__new__(Features)  # taken from checked features
         object.__setattr__(every, "n_neurons", self.n_neurons)
         object.__setattr__(every, "indptr", indptr)
         object.__setattr__(every, "indices", self.indices[taken])
@@ -145,7 +159,13 @@ class Features:
         return every
 
     def to_csr(self, dtype: npt.DTypeLike = np.float64) -> sp.csr_array:
-        """Return the feature map as scipy.sparse.csr_array, shape (n_features, n_neurons)."""
+        """Make a scipy.sparse.csr_array of the feature map, shape (n_features, n_neurons).
+
+        Parameters
+        ----------
+        dtype : dtype
+            Type of its values.
+        """
         first, last = int(self.indptr[0]), int(self.indptr[-1])
         data = (
             np.ones(last - first, dtype=dtype)

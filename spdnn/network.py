@@ -1,11 +1,11 @@
-"""Layers and networks: plain values that check themselves when they are made."""
+"""Layers and networks: values that check themselves when they are made."""
 
 import hashlib
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -24,12 +24,15 @@ class Layer:
     Parameters
     ----------
     weights : scipy.sparse.csr_array, shape (n_inputs, n_outputs), float32
-        Other sparse types and dtypes are converted. Stored zeros count as edges.
+        The weights W. Arrays, other sparse types and other dtypes are converted. Stored zeros
+        count as edges.
     bias : float or array_like of float, shape (n_outputs,)
-        Kept as float32.
+        Bias of all neurons, or of each. It is kept as float32.
     ymax : float or None
-        Upper cap of the activations, rounded to float32; None for no cap. Only with ``relu``.
+        Upper cap of the activations, rounded to float32; None for no cap. Only a ``relu`` layer
+        has one.
     activation : {"relu", "linear"}
+        ``relu`` makes negative sums zero. ``linear`` leaves all sums as they are.
     bias_rule : {"nonzero", "always"}
         "nonzero" is the challenge's rule: the bias is added only where ``Y W`` is not
         zero. "always" is what a trained network expects. They differ only where a
@@ -39,7 +42,7 @@ class Layer:
     ------
     DataError
         If a weight, the bias or the cap is not finite in float32, an edge is stored twice
-        or leads nowhere, or the shapes do not fit.
+        or is outside of the shape, or the shapes do not fit.
     """
 
     weights: sp.csr_array
@@ -50,97 +53,112 @@ class Layer:
 
     def __init__(
         self,
-        weights: Any,
+        weights: npt.ArrayLike | sp.sparray | sp.spmatrix,
         bias: npt.ArrayLike = 0.0,
         ymax: float | None = None,
         activation: Activation = "relu",
         bias_rule: BiasRule = "nonzero",
     ) -> None:
-        weights = _as_csr(weights)
-        if not weights.has_canonical_format:
-            n_stored = weights.nnz
-            weights = weights.copy()
-            weights.sum_duplicates()
-            if weights.nnz != n_stored:
-                raise DataError(f"{n_stored - weights.nnz} edges of the layer are stored twice")
-        if (
-            weights.nnz
-            and not 0 <= weights.indices.min() <= weights.indices.max() < weights.shape[1]
-        ):
-            raise DataError(f"an edge of the layer leads outside of its {weights.shape[1]} outputs")
-        if not np.isfinite(weights.data).all():
-            raise DataError("a weight of the layer is NaN or infinite")
-        with np.errstate(over="ignore"):  # too large for float32 becomes infinite: refused below
-            bias = np.asarray(bias, dtype=np.float32)
-            ymax = None if ymax is None else float(np.float32(ymax))
-        if bias.ndim > 1 or (bias.ndim == 1 and bias.shape[0] != weights.shape[1]):
-            raise DataError(
-                f"bias of shape {bias.shape} does not fit a layer of {weights.shape[1]} outputs"
-            )
-        if not np.isfinite(bias).all():
-            raise DataError("a bias of the layer is NaN or infinite")
+        matrix = _as_csr(weights)
         if activation not in ("relu", "linear"):
             raise DataError(f"unknown activation {activation!r}: relu or linear")
         if bias_rule not in ("nonzero", "always"):
             raise DataError(f"unknown bias rule {bias_rule!r}: nonzero or always")
-        if ymax is not None:
-            if activation == "linear":
-                raise DataError("a linear layer has no cap: ymax must be None")
-            if not (np.isfinite(ymax) and ymax > 0):
-                raise DataError(f"ymax must be a positive number of float32's range, not {ymax}")
-        object.__setattr__(self, "weights", weights)
-        object.__setattr__(self, "bias", bias)
-        object.__setattr__(self, "ymax", ymax)
+        object.__setattr__(self, "weights", matrix)
+        object.__setattr__(self, "bias", _as_bias(bias, matrix.shape[1]))
+        object.__setattr__(self, "ymax", _as_cap(ymax, activation))
         object.__setattr__(self, "activation", activation)
         object.__setattr__(self, "bias_rule", bias_rule)
 
     @property
     def n_inputs(self) -> int:
-        """Input neurons."""
+        """Number of input neurons."""
         return int(self.weights.shape[0])
 
     @property
     def n_outputs(self) -> int:
-        """Output neurons."""
+        """Number of output neurons."""
         return int(self.weights.shape[1])
 
     @property
     def n_edges(self) -> int:
-        """Stored weights."""
+        """Number of stored weights."""
         return int(self.weights.nnz)
 
     @cached_property
     def needs_nonzero_test(self) -> bool:
-        """Whether the two bias rules can differ here and the challenge's one holds."""
+        """Whether the layer has the rule "nonzero", and "always" could give another result."""
         if self.bias_rule == "always" or self.bias.size == 0:
             return False
         return bool((self.bias != 0).any() if self.activation == "linear" else self.bias.max() > 0)
 
     @cached_property
     def maps_zero_to_zero(self) -> bool:
-        """Whether a feature without activations stays without: it may be dropped before."""
+        """Whether a feature without activations has none after the layer, either."""
         if self.bias_rule == "nonzero" or self.bias.size == 0:
             return True
         return bool((self.bias == 0).all() if self.activation == "linear" else self.bias.max() <= 0)
 
 
-def _as_csr(weights: Any) -> sp.csr_array:
-    """Weights of any kind as csr_array, float32; what float32 cannot hold becomes infinite."""
+def _as_csr(weights: npt.ArrayLike | sp.sparray | sp.spmatrix) -> sp.csr_array:
+    """Make a csr_array of float32, in canonical format, of the weights of a layer."""
     try:
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite: see below
             csr = sp.csr_array(weights, dtype=np.float32)
     except (TypeError, ValueError) as error:
         raise DataError(f"the weights of a layer must be a matrix of numbers ({error})") from error
     if csr.ndim != 2:
         raise DataError(f"the weights of a layer must be a matrix, not of shape {csr.shape}")
+    if not csr.has_canonical_format:
+        n_stored = csr.nnz
+        csr = csr.copy()
+        csr.sum_duplicates()
+        if csr.nnz != n_stored:
+            raise DataError(f"{n_stored - csr.nnz} edges of the layer are stored twice")
+    n_outputs = csr.shape[1]
+    if csr.nnz and not 0 <= csr.indices.min() <= csr.indices.max() < n_outputs:
+        raise DataError(f"an edge of the layer leads outside of its {n_outputs} outputs")
+    if not np.isfinite(csr.data).all():
+        raise DataError("a weight of the layer is NaN or infinite")
     return csr
+
+
+def _as_bias(bias: npt.ArrayLike, n_outputs: int) -> npt.NDArray[np.float32]:
+    """Make an array of float32, shape () or (n_outputs,), of the bias of a layer."""
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite: see below
+        array = np.asarray(bias, dtype=np.float32)
+    if array.ndim > 1 or (array.ndim == 1 and array.shape[0] != n_outputs):
+        raise DataError(f"bias of shape {array.shape} does not fit a layer of {n_outputs} outputs")
+    if not np.isfinite(array).all():
+        raise DataError("a bias of the layer is NaN or infinite")
+    return array
+
+
+def _as_cap(ymax: float | None, activation: Activation) -> float | None:
+    """Round the cap of a layer to float32."""
+    if ymax is None:
+        return None
+    if activation == "linear":
+        raise DataError("a linear layer has no cap: ymax must be None")
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite: see below
+        rounded = float(np.float32(ymax))
+    if not (np.isfinite(rounded) and rounded > 0):
+        raise DataError(f"ymax must be a positive number of float32's range, not {rounded}")
+    return rounded
 
 
 class LayerSequence(Sequence[Layer]):
     """Layers that are made or read one at a time, when they are asked for.
 
-    A subclass gives `shapes` and `edges` (a number a layer) and `layer`; it may stand for
-    far more layers than memory holds.
+    A subclass defines `shapes`, `edges` and `layer`. It may have far more layers than fit into
+    memory.
+
+    Attributes
+    ----------
+    shapes : sequence of (int, int)
+        Inputs and outputs of each layer.
+    edges : sequence of int
+        Stored weights of each layer.
     """
 
     shapes: Sequence[tuple[int, int]]
@@ -148,30 +166,36 @@ class LayerSequence(Sequence[Layer]):
 
     @abstractmethod
     def layer(self, index: int) -> Layer:
-        """Make or read layer `index`, counted from 0 and in range."""
+        """Make or read a layer; `index` counts from 0 and is in range."""
 
     def fingerprint(self) -> str:
-        """A digest that no other layers have; a subclass that knows a cheaper one gives that."""
+        """A digest that differs from that of other layers; subclasses may know a cheaper one."""
         return fingerprint_of(self)
 
     def __len__(self) -> int:
         return len(self.shapes)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the layers themselves: what they are read from may not be there elsewhere."""
+    def __reduce__(self) -> tuple[type[tuple[Layer, ...]], tuple[list[Layer]]]:
+        """Pickle the layers themselves: another machine may not have the file behind them."""
         return tuple, (list(self),)
 
     def __iter__(self) -> Iterator[Layer]:
         return (self.layer(index) for index in range(len(self)))
 
-    def __getitem__(self, index: Any) -> Any:
+    @overload
+    def __getitem__(self, index: int) -> Layer: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Layer]: ...
+
+    def __getitem__(self, index: int | slice) -> Layer | Sequence[Layer]:
         if isinstance(index, slice):
             return _LayerRange(self, range(*index.indices(len(self))))
         return self.layer(range(len(self))[index])
 
 
 def fingerprint_of(layers: Iterable[Layer]) -> str:
-    """Digest of all that layers compute from, in hexadecimal."""
+    """Digest of the weights, biases, caps and rules of layers, in hexadecimal."""
     digest = hashlib.blake2b(digest_size=16)
     for layer in layers:
         facts = (layer.weights.shape, layer.ymax, layer.activation, layer.bias_rule)
@@ -183,7 +207,7 @@ def fingerprint_of(layers: Iterable[Layer]) -> str:
 
 
 class _LayerRange(LayerSequence):
-    """Some of the layers of a sequence, still made or read one at a time."""
+    """Some layers of a sequence, which are still made or read one at a time."""
 
     def __init__(self, whole: LayerSequence, numbers: range) -> None:
         self._whole = whole
@@ -204,14 +228,25 @@ class Network:
     Parameters
     ----------
     layers : sequence of Layer
-        A list or tuple, or a `LayerSequence` for layers that are not all held.
+        A list or tuple, or a `LayerSequence` for layers that are made when they are used.
     name : str
-        How messages and results call the network.
+        Name of the network in messages and results.
+
+    Attributes
+    ----------
+    layers : sequence of Layer
+        The layers.
+    name : str
+        Name of the network in messages and results.
+    shapes : tuple of (int, int)
+        Inputs and outputs of each layer.
+    layer_edges : tuple of int
+        Stored weights of each layer.
 
     Raises
     ------
     DataError
-        If there is no layer or two neighbours do not fit.
+        If there is no layer, or a layer does not take the outputs of the one before.
     """
 
     def __init__(self, layers: Sequence[Layer], name: str = "network") -> None:
@@ -243,14 +278,14 @@ class Network:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A digest that no other network has: of all weights, biases, caps and rules."""
+        """Digest of all weights, biases, caps and rules, which differs from other networks'."""
         if isinstance(self.layers, LayerSequence):
             return self.layers.fingerprint()
         return fingerprint_of(self.layers)
 
     @cached_property
     def n_edges(self) -> int:
-        """Stored weights of all layers."""
+        """Number of stored weights of all layers."""
         return sum(self.layer_edges)
 
     @property
@@ -260,32 +295,33 @@ class Network:
 
     @property
     def n_inputs(self) -> int:
-        """Input neurons of the first layer."""
+        """Number of input neurons of the first layer."""
         return self.shapes[0][0]
 
     @property
     def n_outputs(self) -> int:
-        """Output neurons of the last layer."""
+        """Number of output neurons of the last layer."""
         return self.shapes[-1][1]
 
     @property
     def max_width(self) -> int:
-        """Largest number of neurons between, before or after layers."""
+        """Largest number of neurons before, between or after the layers."""
         return max(self.n_inputs, *(n_outputs for _, n_outputs in self.shapes))
 
 
 def may_drop_after(keeps: Sequence[bool]) -> npt.NDArray[np.bool_]:
-    """After which layers a feature may be dropped that every layer would keep as it is.
+    """Find the layers after which a feature may be dropped, since later layers do not change it.
 
     Parameters
     ----------
     keeps : sequence of bool, length n_layers
-        Whether each layer does: for features without activations `Layer.maps_zero_to_zero`.
+        Whether each layer leaves such a feature as it is. For features without activations this is
+        `Layer.maps_zero_to_zero`.
 
     Returns
     -------
     ndarray, shape (n_layers,), bool
-        True where every later layer does.
+        True for a layer if all later layers leave the feature as it is.
     """
     from_here: npt.NDArray[np.bool_] = np.logical_and.accumulate(keeps[::-1])[::-1]
     return np.append(from_here[1:], True)

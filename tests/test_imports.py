@@ -108,7 +108,7 @@ def test_kernels_import_no_orchestration(module: str) -> None:
 def test_importing_needs_no_device_mpi_or_demo_library(module: str) -> None:
     program = (
         f"import {module}, sys; heavy = ('mpi4py', 'cupy', 'numba.cuda', 'numba_cuda', 'sklearn',"
-        " 'matplotlib', 'rich', 'torch', 'onnx', 'safetensors');"
+        " 'matplotlib', 'rich', 'torch', 'onnx', 'safetensors', 'pyarrow');"
         " print([name for name in heavy if name in sys.modules])"
     )
     done = subprocess.run(

@@ -5,7 +5,7 @@ import pytest
 from onnx import helper
 
 from spdnn import DataError, Features, predict, read_network
-from spdnn.sources.sources import open_network
+from spdnn.sources.networks import open_network
 from tests.onnx_models import node, scores_of, write_onnx
 
 ROWS = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)

@@ -14,7 +14,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler, StandardScaler
 
 from spdnn import DataError, Features, Prediction, predict, read_network
-from spdnn.sources.sources import open_network
+from spdnn.sources.networks import open_network
 from tests.onnx_models import node, scores_of, tensor, write_onnx
 
 DIGITS, LABELS = load_digits(return_X_y=True)

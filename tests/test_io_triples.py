@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spdnn import DataError
-from spdnn.io.triples import parse_triples, read_bytes, triples_to_csr
+from spdnn.io.files import read_bytes
+from spdnn.io.triples import parse_triples, triples_to_csr
 from tests.makers import triples_text
 
 

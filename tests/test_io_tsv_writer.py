@@ -24,15 +24,16 @@ def test_lines_ascend_by_output_then_input_and_count_from_1():
 
 def test_a_layer_without_edges_is_one_newline_and_reads_back(tmp_path):
     empty = sp.csr_array((8, 8), dtype=np.float32)
-    write_layers(tmp_path / "neuron8", Network([Layer(empty, 0.5)]))
+    write_layers(tmp_path / "neuron8", Network([Layer(empty, 0.5, 32.0)]))
     assert (tmp_path / "neuron8" / "n8-l1.tsv").read_bytes() == b"\n"
     assert read_layers(tmp_path, 8, 1, Layer).n_edges == 0
 
 
-def test_inputs_that_are_all_zero_are_one_newline_and_read_back(tmp_path):
-    write_inputs(tmp_path / "f.tsv", Features.from_matrix(np.zeros((3, 8))))
-    assert (tmp_path / "f.tsv").read_bytes() == b"\n"
-    assert read_inputs(tmp_path / "f.tsv", 8).n_features == 0
+@pytest.mark.parametrize(("n_features", "text"), [(0, b"\n"), (3, b"3\t1\t0\n")])
+def test_inputs_that_are_all_zero_read_back(tmp_path, n_features, text):
+    write_inputs(tmp_path / "f.tsv", Features.from_matrix(np.zeros((n_features, 8))))
+    assert (tmp_path / "f.tsv").read_bytes() == text
+    assert read_inputs(tmp_path / "f.tsv", 8).n_features == n_features
 
 
 numbers = st.floats(width=32, allow_nan=False, allow_infinity=False)

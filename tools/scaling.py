@@ -28,7 +28,9 @@ from spdnn.features import Features
 from spdnn.io.files import whole_file
 from spdnn.run.options import PARTITIONS, Partition
 from spdnn.run.team import part_of
-from spdnn.sources.sources import find_inputs, open_features, open_network
+from spdnn.sources.features import open_features
+from spdnn.sources.folder import find_inputs
+from spdnn.sources.networks import open_network
 
 RANKS = (1, 2, 4, 8, 16, 32, 64, 96, 192, 384, 768)
 """Those of the paper's table I and smaller ones."""

@@ -11,7 +11,10 @@ from spdnn import challenge
 from spdnn.bench.reference import live_after
 from spdnn.checks.truth import Check, check_list, check_official
 from spdnn.run.result import Result
-from spdnn.sources.sources import SourcedFeatures, SourcedNetwork, find_truth, read_truth
+from spdnn.sources.features import SourcedFeatures
+from spdnn.sources.folder import find_truth
+from spdnn.sources.networks import SourcedNetwork
+from spdnn.sources.truth import read_truth
 
 
 class Judge:
@@ -28,7 +31,7 @@ class Judge:
     counts : collection of int
         How many of them the runs take.
     folder : Path or None
-        The data folder, as `spdnn.sources.sources.data_folder` takes it.
+        The data folder, as `spdnn.sources.folder.data_folder` takes it.
     """
 
     def __init__(

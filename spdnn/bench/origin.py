@@ -5,7 +5,9 @@ from typing import Any
 
 from spdnn.features import Features
 from spdnn.network import Network
-from spdnn.sources.sources import RECIPE, SourcedFeatures, SourcedNetwork
+from spdnn.sources.features import SourcedFeatures
+from spdnn.sources.folder import RECIPE
+from spdnn.sources.networks import SourcedNetwork
 
 
 def data_facts(network: SourcedNetwork, features: SourcedFeatures) -> dict[str, Any]:

@@ -16,7 +16,8 @@ from spdnn.errors import DataError
 from spdnn.io.files import require_file, whole_file
 from spdnn.network import Network
 from spdnn.run.result import LayerCount, Result, categories_sha256
-from spdnn.sources.sources import SourcedFeatures, SourcedNetwork
+from spdnn.sources.features import SourcedFeatures
+from spdnn.sources.networks import SourcedNetwork
 
 SCHEMA = 2
 """Version of the form: 2 has columns by layer, and all runs of a case."""

@@ -31,19 +31,13 @@ from spdnn.bench.rivals import RIVALS
 from spdnn.checks.truth import Check
 from spdnn.engines import make_engine
 from spdnn.errors import DataError
+from spdnn.io.formats import OFFICIAL, Cap
 from spdnn.machine import provenance
 from spdnn.run.result import Seconds
 from spdnn.run.team import Team
-from spdnn.sources.sources import (
-    OFFICIAL,
-    Cap,
-    SourcedFeatures,
-    SourcedNetwork,
-    find_inputs,
-    find_weights,
-    open_features,
-    open_network,
-)
+from spdnn.sources.features import SourcedFeatures, open_features
+from spdnn.sources.folder import find_inputs, find_weights
+from spdnn.sources.networks import SourcedNetwork, open_network
 
 SETTLE_SECONDS = 0.3
 """Waited before a run where there are rivals: their threads spin for a while after their work."""
@@ -75,11 +69,11 @@ class Sweep:
     rival_seconds : float
         A rival that would usually take longer for a run gets a share of the features.
     data : Path or None
-        The data folder, as `spdnn.sources.sources.data_folder` takes it.
+        The data folder, as `spdnn.sources.folder.data_folder` takes it.
     out : Path
         The folder of the records.
     bias, ymax
-        As `spdnn.sources.sources.open_network` takes them.
+        As `spdnn.sources.networks.open_network` takes them.
     """
 
     neurons: tuple[int, ...]

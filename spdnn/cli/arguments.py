@@ -13,8 +13,9 @@ from spdnn.engines import ENGINES, MODES
 from spdnn.engines.base import Engine
 from spdnn.errors import DataError
 from spdnn.io.files import replaces_file
+from spdnn.io.formats import OFFICIAL, Cap
 from spdnn.run.tuning_files import require_tunable
-from spdnn.sources.sources import FOLDER_VARIABLE, OFFICIAL, Cap, default_folder
+from spdnn.sources.folder import FOLDER_VARIABLE, default_folder
 
 _T = TypeVar("_T")
 

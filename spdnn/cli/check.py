@@ -20,7 +20,10 @@ from spdnn.engines.reference import ReferenceEngine
 from spdnn.errors import DataError, DeviceError
 from spdnn.recipes.digits import known_categories
 from spdnn.run.result import Result
-from spdnn.sources.sources import DIGITS, SourcedFeatures, SourcedNetwork, find_truth, read_truth
+from spdnn.sources.features import SourcedFeatures
+from spdnn.sources.folder import DIGITS, find_truth
+from spdnn.sources.networks import SourcedNetwork
+from spdnn.sources.truth import read_truth
 
 AUTO, NONE, REFERENCE = "auto", "none", "reference"
 

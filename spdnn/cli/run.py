@@ -33,7 +33,9 @@ from spdnn.run.options import PARTITIONS, Options
 from spdnn.run.result import Result, categories_text
 from spdnn.run.session import Session
 from spdnn.run.team import Team
-from spdnn.sources.sources import DIGITS, SourcedFeatures, SourcedNetwork
+from spdnn.sources.features import SourcedFeatures
+from spdnn.sources.folder import DIGITS
+from spdnn.sources.networks import SourcedNetwork
 
 WORTH_KEEPING = 3.0
 """Times the inference: a phase that takes longer, and `WORTH_SECONDS`, is worth a hint."""

@@ -1,4 +1,4 @@
-"""Weights and inputs as commands take them: named, or found in the data folder."""
+"""Weights and inputs of commands: named by the user, or found in the data folder."""
 
 import argparse
 
@@ -13,22 +13,13 @@ from spdnn.cli.arguments import (
 from spdnn.cli.progress import progress_bar
 from spdnn.errors import DataError
 from spdnn.network import Network
-from spdnn.sources.sources import (
-    SourcedFeatures,
-    SourcedNetwork,
-    data_folder,
-    find_inputs,
-    find_weights,
-    is_text_inputs,
-    is_text_network,
-    open_features,
-    open_network,
-    tells_its_size,
-)
+from spdnn.sources.features import SourcedFeatures, feature_format, open_features
+from spdnn.sources.folder import data_folder, find_inputs, find_weights
+from spdnn.sources.networks import SourcedNetwork, network_format, open_network
 
 
 def add_sources(parser: argparse.ArgumentParser) -> None:
-    """Add the options that `open_sources` looks at."""
+    """Add the options that `open_sources` takes."""
     add_network_size(parser)
     add_data_folder(parser)
     parser.add_argument(
@@ -52,7 +43,19 @@ def add_sources(parser: argparse.ArgumentParser) -> None:
 def open_weights(
     path: str, arguments: argparse.Namespace, phase: str, index_base: int | None
 ) -> SourcedNetwork:
-    """Open a network as the options of size and activation say; `phase` is shown."""
+    """Open a network as the options of size and activation say.
+
+    Parameters
+    ----------
+    path : str
+        Path of the network, or the word "recipe".
+    arguments : argparse.Namespace
+        The parsed options of `add_sources`.
+    phase : str
+        Word beside the progress bar.
+    index_base : {1, 0} or None
+        Number of the first neuron in the file, None where the user did not give it.
+    """
     with progress_bar(phase) as progress:
         return open_network(
             path,
@@ -67,23 +70,23 @@ def open_weights(
 
 
 def open_sources(arguments: argparse.Namespace) -> tuple[SourcedNetwork, SourcedFeatures]:
-    """Open what was named, or what the data folder holds."""
+    """Open the network and the features that were named, or those in the data folder."""
     neurons, layers, folder = arguments.neurons, arguments.layers, data_folder(arguments.data)
     weights, inputs = arguments.weights, arguments.inputs
-    if weights is None or not tells_its_size(weights):
+    if weights is None or not network_format(weights).tells_size:
         for word, number, official in (("neurons", neurons, SIZES), ("layers", layers, DEPTHS)):
             if number is None:
                 known = ", ".join(map(str, official))
                 raise DataError(f"say how many --{word} (official: {known})")
     if weights is None:
         weights = find_weights(arguments.data, neurons, layers)
-    base = arguments.index_base  # of either source, or of both
-    is_text = is_text_network(weights)
-    network = open_weights(weights, arguments, "weights", base if is_text else None)
+    base = arguments.index_base  # meant for each source that numbers neurons
+    are_numbered = network_format(weights).numbers_neurons
+    network = open_weights(weights, arguments, "weights", base if are_numbered else None)
     neurons = network.network.n_inputs
     if inputs is None:
         inputs = find_inputs(arguments.data, neurons)
-    if is_text and not is_text_inputs(inputs):
+    if are_numbered and not feature_format(inputs).numbers_neurons:
         base = None
     with progress_bar("inputs") as progress:
         features = open_features(
@@ -98,7 +101,7 @@ def open_sources(arguments: argparse.Namespace) -> tuple[SourcedNetwork, Sourced
 
 
 def source_rows(network: SourcedNetwork, features: SourcedFeatures) -> list[tuple[str, str]]:
-    """What was opened, for people: rows of a name and a fact."""
+    """Describe a network and features for people, as rows of a name and a fact."""
     net, inputs = network.network, features.features
     notes = {True: "official", False: "not the official {}"}
     return [
@@ -117,5 +120,5 @@ def _size(network: Network) -> str:
 
 
 def as_rows(rows: list[tuple[str, str]]) -> str:
-    """Text of rows, the facts below each other."""
+    """Make the text of rows, with the facts below each other."""
     return "\n".join(f"{name:<11}{fact}".rstrip() for name, fact in rows)

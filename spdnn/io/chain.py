@@ -1,13 +1,16 @@
-"""Layers as other programs' files name them, checked and chained into a network."""
+"""Layers with the names that other programs' files give them, checked and joined to a network."""
 
 import importlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
 
 from spdnn.errors import DataError
 from spdnn.network import Activation, Layer, Network
@@ -15,22 +18,25 @@ from spdnn.network import Activation, Layer, Network
 
 @dataclass(frozen=True)
 class Part:
-    """One layer as a file holds it, nothing checked yet.
+    """One layer as a file holds it, not checked yet.
 
     Attributes
     ----------
     name : str
-        What the file calls it.
-    weights : array or scipy.sparse matrix, shape (n_inputs, n_outputs)
-    bias : array_like
-        Added whether the sum is zero or not, as in every trained network.
+        Name of the layer in the file.
+    weights : ndarray or scipy.sparse array, shape (n_inputs, n_outputs)
+        The weights.
+    bias : ndarray or float, shape (n_outputs,) or ()
+        The bias, which is added whether the sum is zero or not, as in every trained network.
     activation : {"relu", "linear"}
+        The activation.
     ymax : float or None
+        Cap of the activations, None for no cap.
     """
 
     name: str
-    weights: Any
-    bias: Any = 0.0
+    weights: npt.NDArray[Any] | sp.sparray
+    bias: npt.NDArray[Any] | float = 0.0
     activation: Activation = "relu"
     ymax: float | None = None
 
@@ -41,15 +47,22 @@ def chain(path: Path, parts: Sequence[Part], layout: str) -> Network:
     Parameters
     ----------
     path : Path
-        The file, for messages and as the network's name.
+        The file. Messages and the network are named after it.
     parts : sequence of Part
+        The layers.
     layout : str
-        How weights lie in such a file, "inputs x outputs" or the other way round, for messages.
+        Axes of the weights in such a file, "inputs x outputs" or "outputs x inputs", for messages.
+
+    Returns
+    -------
+    Network
+        Its layers add their bias everywhere.
 
     Raises
     ------
     DataError
-        Naming the layer, if there is none, one does not follow the one before, or one is no layer.
+        If there is no layer, a layer does not take the outputs of the one before, or its numbers
+        make no layer. The message names the layer.
     """
     if not parts:
         raise DataError(f"{path}: there is no layer in it")
@@ -82,15 +95,21 @@ def chain(path: Path, parts: Sequence[Part], layout: str) -> Network:
 
 
 def activated(parts: Sequence[Part], last: Activation, ymax: float | None) -> list[Part]:
-    """Give layers of a file that holds weights only the usual activations.
+    """Give the usual activations to layers of a file that holds weights only.
 
     Parameters
     ----------
     parts : sequence of Part
+        The layers.
     last : {"relu", "linear"}
-        Of the last layer; all others are relu.
+        Activation of the last layer; all others are relu.
     ymax : float or None
         Cap of the relu layers.
+
+    Returns
+    -------
+    list of Part
+        The layers with their activations.
     """
     chained = [replace(part, activation="relu", ymax=ymax) for part in parts]
     if chained and last == "linear":
@@ -99,10 +118,22 @@ def activated(parts: Sequence[Part], last: Activation, ymax: float | None) -> li
 
 
 def require_weights_say_all(network: Network, form: str) -> None:
-    """Refuse (DataError) a network that is more than its weights and biases.
+    """Refuse a network that has other facts than its weights and biases.
 
-    Files of weights only are read as `activated` says: relu layers without a cap, a linear one
-    last, every bias added everywhere.
+    A file of weights only is read as relu layers without a cap and a linear one at the end, and
+    each bias is added everywhere (see `activated`).
+
+    Parameters
+    ----------
+    network : Network
+        The network to write.
+    form : str
+        Name of the format, for the message.
+
+    Raises
+    ------
+    DataError
+        If the file would be read as another network.
     """
     for number, layer in enumerate(network.layers, start=1):
         wanted = "linear" if number == network.n_layers else "relu"
@@ -117,20 +148,35 @@ def require_weights_say_all(network: Network, form: str) -> None:
         raise DataError(f"layer {number}: {form} cannot say {fact}; write a store, or ONNX")
 
 
-def natural(name: str) -> list[Any]:
-    """Key by which names sort as people count: 2 before 10.
+def natural(name: str) -> list[str | int]:
+    """Key that sorts names by the numbers in them, so that 2 comes before 10.
 
     Examples
     --------
     >>> sorted(["fc10.weight", "fc2.weight", "fc1.weight"], key=natural)
     ['fc1.weight', 'fc2.weight', 'fc10.weight']
     """
-    # Texts and numbers take turns, so that like is compared with like.
+    # Texts and numbers alternate, so that texts are only compared with texts.
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
 
 
-def package(module: str, path: Path, install: str = "'spdnn[formats]'") -> Any:
-    """Import a package that files of one kind need; DataError if it is not installed."""
+def package(module: str, path: Path, install: str = "'spdnn[formats]'") -> ModuleType:
+    """Import a package that files of a format need.
+
+    Parameters
+    ----------
+    module : str
+        Full name of the module.
+    path : Path
+        The file, for the message.
+    install : str
+        What to give to ``pip install``, for the message.
+
+    Raises
+    ------
+    DataError
+        If it is not installed.
+    """
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -140,5 +186,5 @@ def package(module: str, path: Path, install: str = "'spdnn[formats]'") -> Any:
 
 
 def dense_bytes(network: Network) -> int:
-    """Size of all weights in a form that keeps the zeros, too, as float32, in bytes."""
+    """Bytes of all weights as float32 matrices that store the zeros, too."""
     return sum(4 * n_inputs * n_outputs for n_inputs, n_outputs in network.shapes)

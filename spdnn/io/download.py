@@ -1,8 +1,8 @@
-"""Files from the net: MNIST's images and the published data set.
+"""Downloads of MNIST's images and of the published data set.
 
-pooch keeps the files and checks them; what it lacks, taking up a download that broke off,
-is the downloader below. A file's sha256 stands beside it, in a form that ``sha256sum -c`` reads:
-recorded when it first came, checked ever after.
+pooch keeps the files and checks them. It cannot resume a download that broke off, so the downloader
+below does. The sha256 of a file is kept beside it, in a form that ``sha256sum -c`` reads. It is
+recorded at the first download and checked at later ones.
 """
 
 import os
@@ -10,7 +10,7 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from spdnn import challenge
@@ -24,14 +24,14 @@ Progress = Callable[[float], None]
 
 IMAGES_FILE = "train-images-idx3-ubyte.gz"
 IMAGES_SHA256 = "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"
-"""Of the packed file as LeCun, Cortes and Burges published it, and as all mirrors keep it."""
+"""sha256 of the packed file that LeCun, Cortes and Burges published and all mirrors keep."""
 
 IMAGES_MIRRORS = (
     "https://ossci-datasets.s3.amazonaws.com/mnist",
     "https://storage.googleapis.com/cvdf-datasets/mnist",
     "https://raw.githubusercontent.com/fgnt/mnist/master",
 )
-"""Folders that hold `IMAGES_FILE`, tried in this order."""
+"""Addresses of folders that hold `IMAGES_FILE`, tried in this order."""
 
 CHALLENGE_URL = "https://graphchallenge.s3.amazonaws.com/synthetic/sparsechallenge_2019"
 """The published data set: ``dnn/`` (weights, categories) and ``mnist/`` (inputs)."""
@@ -40,12 +40,13 @@ TIMEOUT = (10.0, 60.0)
 """Seconds to connect, and between two pieces of an answer."""
 
 RETRIES = 5
-"""How often a transfer that broke off is taken up again before it is given up."""
+"""Number of times that a transfer is resumed after it broke off."""
 
 PAUSE = 1.0
-"""Seconds before the first of them; each further one waits as much longer."""
+"""Seconds before the first retry. Each further one waits that much longer."""
 
 CHUNK_BYTES = 1 << 20
+"""Bytes received at a time."""
 
 
 def fetch_images(
@@ -56,16 +57,16 @@ def fetch_images(
     Parameters
     ----------
     folder : Path
-        Made if it is not there.
+        The folder to keep them in, which is made if it is not there.
     mirrors : sequence of str, optional
-        `IMAGES_MIRRORS` where not given.
+        Addresses of folders that hold them; `IMAGES_MIRRORS` where not given.
     progress : callable, optional
         Called with the fraction done.
 
     Returns
     -------
     Path
-        Of the packed IDX file.
+        The packed IDX file.
 
     Raises
     ------
@@ -77,15 +78,22 @@ def fetch_images(
 
 
 def official_urls(kind: str, neurons: int, url: str | None = None) -> list[str]:
-    """Addresses of the published files of one size.
+    """List the addresses of the published files of one size.
 
     Parameters
     ----------
     kind : {"weights", "inputs", "categories"}
-        Weights are one archive of 1920 layers, categories one file a depth.
+        The files to list. Weights are one archive of 1920 layers. There is one file of categories
+        for each depth.
     neurons : int
+        An official size.
     url : str, optional
-        Where the data set lies; `CHALLENGE_URL` where not given.
+        Address of the data set; `CHALLENGE_URL` where not given.
+
+    Returns
+    -------
+    list of str
+        The addresses of the files.
 
     Raises
     ------
@@ -109,24 +117,24 @@ def fetch_file(
     sha256: str | None = None,
     progress: Progress | None = None,
 ) -> Path:
-    """Fetch one file, unless it is there and as it should be.
+    """Fetch one file, unless it is there and its checksum is right.
 
     Parameters
     ----------
     urls : sequence of str
         The same file on several servers, tried in order.
     folder : Path
-        Made if it is not there. What came of a transfer that broke off stays in it as ``*.part``,
-        and is taken up by the next.
+        The folder to keep it in, which is made if it is not there. A transfer that broke off leaves
+        ``*.part`` in it, which the next one resumes.
     sha256 : str, optional
-        Of the file; where not given, that in ``*.sha256`` beside it, if there is one.
+        sha256 of the file; where not given, the one in ``*.sha256`` beside it, if there is one.
     progress : callable, optional
         Called with the fraction done.
 
     Returns
     -------
     Path
-        Of the file.
+        The file.
 
     Raises
     ------
@@ -144,7 +152,7 @@ def fetch_file(
             f"fetching {name} needs pooch: pip install 'spdnn[fetch]', "
             f"or put the file into {folder} yourself"
         ) from error
-    # pooch announces every file on stderr; the command line has its own words.
+    # pooch announces every file on stderr. The command line has its own messages.
     pooch.get_logger().setLevel("WARNING")
     record = path.with_name(f"{name}.sha256")
     reason = ""
@@ -156,12 +164,11 @@ def fetch_file(
                 pooch.retrieve(url, expected, name, folder, downloader=_Downloader(path, progress))
             except requests.RequestException as error:
                 reason = f"{_host(url)}: {_short(error)}"
-            except ValueError:  # from pooch: the checksum
+            except ValueError:  # pooch raises it where the checksum is wrong
                 reason = f"{_host(url)}: its sha256 is not {expected}"
             else:
                 if not record.exists():
-                    with whole_file(record) as file:
-                        file.write(f"{expected or pooch.file_hash(str(path))}  {name}\n".encode())
+                    _record(record, expected or pooch.file_hash(str(path)), name)
                 return path
     except OSError as error:
         raise DataError(f"cannot write {path}: {error.strerror or error}") from error
@@ -172,15 +179,29 @@ def fetch_file(
     )
 
 
+def _record(record: Path, sha256: str, name: str) -> None:
+    """Write the file beside another one that tells its sha256."""
+    with whole_file(record) as file:
+        file.write(f"{sha256}  {name}\n".encode())
+
+
 class _Downloader:
-    """Downloads for pooch into ``*.part`` beside the file, from where an earlier try broke off."""
+    """Downloads for pooch into ``*.part`` beside the file, and resumes an earlier transfer.
+
+    Parameters
+    ----------
+    path : Path
+        The file to make.
+    progress : callable or None
+        Called with the fraction done.
+    """
 
     def __init__(self, path: Path, progress: Progress | None) -> None:
         self.part = path.with_name(f"{path.name}.part")
         self.tag = path.with_name(f"{path.name}.part.tag")
         self.progress = progress
 
-    def __call__(self, url: str, output_file: str, pooch: Any) -> None:
+    def __call__(self, url: str, output_file: str, pooch: object) -> None:
         import requests
 
         for attempt in range(1 + RETRIES):
@@ -188,7 +209,7 @@ class _Downloader:
                 self._take_up(url)
                 break
             except (requests.ConnectionError, requests.exceptions.ChunkedEncodingError):
-                # Without a first byte there is nothing to go on with: the next server, then.
+                # Without a first byte there is nothing to resume, and the next server is tried.
                 if attempt == RETRIES or not self.part.exists():
                     raise
                 time.sleep(PAUSE * (attempt + 1))
@@ -196,7 +217,7 @@ class _Downloader:
         self.tag.unlink(missing_ok=True)
 
     def _take_up(self, url: str) -> None:
-        """Ask for what is missing; the server's tag tells whether it is still the same file."""
+        """Ask for the missing bytes. The server's tag tells whether it is still the same file."""
         import requests
 
         headers = {"Accept-Encoding": "identity"}
@@ -205,7 +226,7 @@ class _Downloader:
             headers["If-Range"] = self.tag.read_text()
         with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT) as answer:
             if answer.status_code == requests.codes.requested_range_not_satisfiable:
-                self.part.unlink()  # it was whole, or too long: anew
+                self.part.unlink()  # it was whole or too long, so the transfer begins again
                 return self._take_up(url)
             answer.raise_for_status()
             is_rest = answer.status_code == requests.codes.partial_content
@@ -216,7 +237,7 @@ class _Downloader:
 
     def _keep_tag(self, answer: "requests.Response") -> None:
         tag = answer.headers.get("ETag") or answer.headers.get("Last-Modified")
-        if tag is None or tag.startswith("W/"):  # a weak tag does not promise the same bytes
+        if tag is None or tag.startswith("W/"):  # equal weak tags do not mean equal bytes
             self.tag.unlink(missing_ok=True)
         else:
             self.tag.write_text(tag)
@@ -236,12 +257,12 @@ class _Downloader:
                 file.write(chunk)
                 if self.progress is not None and n_missing:
                     self.progress(file.tell() / (n_there + n_missing))
-            if file.tell() < n_there + n_missing:  # older urllib3 does not tell
+            if file.tell() < n_there + n_missing:  # older urllib3 does not raise
                 raise requests.ConnectionError("the transfer broke off")
 
 
 def _recorded(record: Path) -> str | None:
-    """The sha256 that was written when the file first came."""
+    """The sha256 that was recorded when the file was first fetched, None if there is none."""
     if not record.exists():
         return None
     fields = record.read_text().split()
@@ -255,7 +276,7 @@ def _host(url: str) -> str:
 
 
 def _short(error: Exception) -> str:
-    """Why, in a few words: requests wraps the cause several times over."""
+    """Describe an error in a few words, since requests wraps the cause several times."""
     import requests
 
     if isinstance(error, requests.HTTPError) and error.response is not None:

@@ -1,5 +1,7 @@
-"""Files and folders written whole or not at all, and what may be read."""
+"""Files and folders: read whole and unpacked, written whole or not at all."""
 
+import codecs
+import gzip
 import os
 import secrets
 import shutil
@@ -30,8 +32,8 @@ DAMAGE = (
     zipfile.BadZipFile,
     zlib.error,
 )
-"""What json, zipfile, numpy and scipy raise for files that are none of theirs, or were changed, and
-what comes of facts that are missing or of another kind."""
+"""Errors that json, zipfile, numpy and scipy raise for a damaged file or one of another format, and
+errors that follow from facts that a file lacks or that have another type."""
 
 _NO_FILES = {
     stat.S_IFIFO: "a pipe",
@@ -42,38 +44,110 @@ _NO_FILES = {
 
 
 def require_file(path: Path) -> None:
-    """Refuse to read what is there and no regular file: every reader asks this first.
+    """Refuse to read a path that is there but no regular file. Every reader calls this first.
 
-    A device may have no end, a pipe can be read only once, where several processes or passes may
-    have to, and neither can be mapped. Of what is not there, and of folders, the reader's own
-    opening tells.
+    A device may have no end. A pipe can be read only once, but several processes or passes may
+    have to read it. Neither can be mapped. A path that is not there, and a folder, pass: the
+    reader's own call of open tells them.
+
+    Parameters
+    ----------
+    path : Path
+        The path to read.
 
     Raises
     ------
     DataError
         If it is a pipe, a socket or a device.
     OSError
-        If it cannot be looked at; what is not there is no error.
+        If its folder may not be looked into.
     """
     if path.exists() and not (path.is_file() or path.is_dir()):
         what = _NO_FILES.get(stat.S_IFMT(path.stat().st_mode), "something else")
         raise DataError(f"{path}: {what}; give a regular file")
 
 
-@contextmanager
-def telling_damage(path: Path, what: str) -> Iterator[None]:
-    """Tell what goes wrong while a value is made of a file's content as damage of the file.
+def read_bytes(path: Path) -> bytes:
+    """Read a file, unpacked if its name ends in ``.gz``.
 
     Parameters
     ----------
     path : Path
-    what : str
-        What the file is, such as "plan".
+        The file to read.
+
+    Returns
+    -------
+    bytes
+        The content, at least one byte.
 
     Raises
     ------
     DataError
-        One that names the file already is left as it is.
+        If the file cannot be read, is damaged or has no bytes.
+    """
+    try:
+        require_file(path)
+        data = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or error}") from error
+    return unpacked(data, str(path))
+
+
+def unpacked(data: bytes, name: str) -> bytes:
+    """Unpack the bytes of a file, or of a member of an archive.
+
+    Parameters
+    ----------
+    data : bytes
+        The bytes as they were read.
+    name : str
+        Name of the file. The bytes are packed if it ends in ``.gz``.
+
+    Returns
+    -------
+    bytes
+        The content, at least one byte.
+
+    Raises
+    ------
+    DataError
+        If the bytes are damaged, or there are none. A transfer that broke off can leave a file
+        without bytes, so a text without lines has to have one newline.
+    """
+    if data and name.endswith(".gz"):
+        try:
+            data = gzip.decompress(data)
+        except (OSError, EOFError, zlib.error) as error:
+            raise DataError(f"{name}: damaged or truncated gzip file ({error})") from error
+    if not data:
+        raise DataError(
+            f"{name}: empty (0 bytes), as an unfinished download is; "
+            "a text that is to hold nothing has one newline"
+        )
+    return data
+
+
+def without_mark(text: bytes) -> bytes:
+    """Remove the byte-order mark that some editors put before UTF-8."""
+    return text.removeprefix(codecs.BOM_UTF8)
+
+
+@contextmanager
+def telling_damage(path: Path, what: str) -> Iterator[None]:
+    """Turn errors of the block, which makes a value of a file's content, into errors of the file.
+
+    Parameters
+    ----------
+    path : Path
+        The file that the content comes from.
+    what : str
+        The kind of file for the message, such as "plan".
+
+    Raises
+    ------
+    DataError
+        If the block raises one, or an error of `DAMAGE`. A DataError that names the file already
+        is raised unchanged.
     """
     try:
         yield
@@ -85,16 +159,16 @@ def telling_damage(path: Path, what: str) -> Iterator[None]:
 
 
 def replaces_file(path: Path) -> bool:
-    """Whether writing there makes or replaces a regular file.
+    """Whether writing to a path makes or replaces a regular file.
 
-    If not, it is a device, a pipe, or where this process's standard output or error goes, by
-    whatever name: such as ``/dev/stdout`` where that was redirected into a file.
+    It does not where the path is a device, a pipe, or the file that this process's standard output
+    or error is written to. The latter may have any name, such as ``/dev/stdout``.
     """
     return not path.exists() or (path.is_file() and _standard_stream(path) is None)
 
 
 def _standard_stream(path: Path) -> int | None:
-    """Descriptor of standard output or error, if the path is that of what it writes to."""
+    """The descriptor of standard output or error if it writes to this path, else None."""
     there = os.stat(path)
     for descriptor in (1, 2):
         with suppress(OSError):  # it is closed
@@ -104,7 +178,7 @@ def _standard_stream(path: Path) -> int | None:
 
 
 def _opened(path: Path) -> BinaryIO:
-    """Open what is no regular file, or a standard stream behind what it has written so far."""
+    """Open a device or pipe, or a standard stream after what it has written so far."""
     descriptor = _standard_stream(path)
     if descriptor is None:
         return open(path, "wb")
@@ -118,9 +192,19 @@ def _opened(path: Path) -> BinaryIO:
 def whole_file(path: Path) -> Iterator[BinaryIO]:
     """Open a file for writing that appears under `path` only once it is complete.
 
-    It is written beside `path` under another name and renamed at the end; if anything
-    goes wrong it is removed and what stood at `path` before stays. A link is followed. A
-    device, a pipe and a standard stream are written to as they are.
+    The file is written beside `path` under another name and renamed at the end. If anything goes
+    wrong it is removed, and the file that was at `path` before stays. A link is followed. A device,
+    a pipe and a standard stream are written to directly.
+
+    Parameters
+    ----------
+    path : Path
+        The file to write.
+
+    Yields
+    ------
+    binary file
+        The file to write the content to.
 
     Raises
     ------
@@ -133,7 +217,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
                 yield file
             return
         target = Path(os.path.realpath(path))
-        # Not made from the whole name, which may be as long as names may be.
+        # A part of the name is enough: the whole may already be as long as a name can be.
         partial = target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}.part")
         try:
             with open(partial, "xb") as file:
@@ -150,12 +234,22 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
-    """Give a new folder to fill, which appears under `path` only once it is complete.
+    """Make a folder that appears under `path` only once it is complete.
+
+    Parameters
+    ----------
+    path : Path
+        The folder to make. It must not be there yet.
+
+    Yields
+    ------
+    Path
+        The folder to write files into; it has another name meanwhile.
 
     Raises
     ------
     DataError
-        If `path` is there already, or it cannot be written; then nothing is left of it.
+        If `path` is there already or cannot be written. Then nothing is left of the folder.
     """
     if path.exists():
         raise DataError(f"cannot write {path}: it is there already; remove it first")

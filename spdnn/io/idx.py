@@ -1,7 +1,8 @@
 """MNIST's IDX files of images and labels.
 
-Format: big-endian 32-bit magic 2051, number of images, rows, columns, then the bytes; of labels:
-magic 2049, number of labels, then the bytes.
+A file of images begins with big-endian 32-bit numbers: the magic 2051, the number of images, rows
+and columns. The bytes of the images follow. A file of labels begins with the magic 2049 and the
+number of labels, and their bytes follow.
 Source: Y. LeCun, C. Cortes, C. Burges, "The MNIST database of handwritten digits".
 """
 
@@ -12,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spdnn.errors import DataError
-from spdnn.io.triples import read_bytes
+from spdnn.io.files import read_bytes
 
 IMAGES_MAGIC = 2051
 LABELS_MAGIC = 2049
@@ -21,16 +22,22 @@ _LABELS_HEADER = struct.Struct(">2I")
 
 
 def read_images(path: Path) -> npt.NDArray[np.uint8]:
-    """Read the images of an IDX file, packed (``.gz``) or not.
+    """Read the images of an IDX file.
+
+    Parameters
+    ----------
+    path : Path
+        The file, packed (``.gz``) or not.
 
     Returns
     -------
     ndarray, shape (n_images, rows, columns), uint8
+        Grey values, 0 to 255.
 
     Raises
     ------
     DataError
-        If the file is damaged or holds something else than images.
+        If the file is damaged or does not hold images.
     """
     data = read_bytes(path)
     if len(data) < _HEADER.size:
@@ -49,16 +56,22 @@ def read_images(path: Path) -> npt.NDArray[np.uint8]:
 
 
 def read_labels(path: Path) -> npt.NDArray[np.uint8]:
-    """Read the labels of an IDX file, packed (``.gz``) or not.
+    """Read the labels of an IDX file.
+
+    Parameters
+    ----------
+    path : Path
+        The file, packed (``.gz``) or not.
 
     Returns
     -------
     ndarray, shape (n_labels,), uint8
+        The labels, counted from 0.
 
     Raises
     ------
     DataError
-        If the file is damaged or holds something else than labels.
+        If the file is damaged or does not hold labels.
     """
     data = read_bytes(path)
     magic, n_labels = _LABELS_HEADER.unpack_from(data.ljust(_LABELS_HEADER.size, b"\0"))

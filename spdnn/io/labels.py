@@ -1,4 +1,4 @@
-"""True classes of features: text, NumPy's arrays, MNIST's labels."""
+"""True classes of features, from text, NumPy's arrays or MNIST's labels."""
 
 from pathlib import Path
 
@@ -7,20 +7,22 @@ import numpy.typing as npt
 
 from spdnn.errors import DataError
 from spdnn.io import idx, matrices
-from spdnn.io.triples import read_bytes, without_mark
+from spdnn.io.files import read_bytes, without_mark
 
 
 def read_labels(path: Path) -> npt.NDArray[np.int64]:
-    """Read a class for each feature, counted from 0.
+    """Read the class of each feature.
 
     Parameters
     ----------
     path : Path
-        ``.npy``; ``.txt`` or ``.tsv``, a number a line; else MNIST's form, IDX, ``.gz`` or not.
+        An array (``.npy``), a text with a number on each line (``.txt`` or ``.tsv``), or else an
+        IDX file of labels, as MNIST's, packed (``.gz``) or not.
 
     Returns
     -------
     ndarray, shape (n_features,), int64
+        The classes, counted from 0.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Arrays that lie in mapped files: whose they are, so that another process can map them, too."""
+"""Arrays in mapped files: the file and the place, so that another process can map them, too."""
 
 import mmap
 from pathlib import Path
@@ -9,23 +9,43 @@ import numpy.typing as npt
 
 
 class MappedFile(mmap.mmap):
-    """A whole file in memory, which remembers its path.
+    """A mapped file and its path.
 
-    It is a private copy: arrays in it are writable like any other, the file never changes.
+    The map is private: arrays in it are writable, but the file never changes.
     """
 
     path: Path
 
     @classmethod
     def of(cls, file: BinaryIO, path: Path) -> "MappedFile":
-        """Map an open file, whose path is `path`."""
+        """Map a file.
+
+        Parameters
+        ----------
+        file : binary file
+            The open file.
+        path : Path
+            Its path.
+        """
         mapped = cls(file.fileno(), 0, access=mmap.ACCESS_COPY)
         mapped.path = path.absolute()
         return mapped
 
 
 class Place(NamedTuple):
-    """Where an array lies: file, bytes from its beginning, dtype and shape."""
+    """The place of an array in a file.
+
+    Attributes
+    ----------
+    path : Path
+        The file.
+    offset : int
+        Bytes before the array.
+    dtype : str
+        NumPy's name of its type of numbers.
+    shape : tuple of int
+        Its shape.
+    """
 
     path: Path
     offset: int
@@ -34,8 +54,8 @@ class Place(NamedTuple):
 
 
 def place_of(array: npt.NDArray[Any]) -> Place | None:
-    """Find the mapped file that an array lies in; None where it lies in memory of its own."""
-    base: Any = array
+    """Find the place of an array in a mapped file; None for an array in memory of its own."""
+    base: object = array
     while isinstance(base, np.ndarray):
         base = base.base
     if isinstance(base, memoryview):
@@ -47,7 +67,7 @@ def place_of(array: npt.NDArray[Any]) -> Place | None:
 
 
 def array_at(place: Place) -> npt.NDArray[Any]:
-    """Map an array of a file that a process of this node has mapped and checked."""
+    """Map an array of a file that another process of this node has mapped and checked."""
     with open(place.path, "rb") as file:
         mapped = MappedFile.of(file, place.path)
     count = int(np.prod(place.shape))

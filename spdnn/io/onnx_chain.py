@@ -1,6 +1,8 @@
 """ONNX models that are chains of layers: Gemm or MatMul (+ Add), then Relu or Clip."""
 
 from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,37 +13,46 @@ from spdnn.io.onnx_graph import GraphReader
 from spdnn.machine.memory import require_bytes
 from spdnn.network import Network
 
+if TYPE_CHECKING:  # onnx is imported when a model is read or written
+    from onnx import GraphProto
+
 SUFFIX = ".onnx"
 
 OPSET = 13
-"""Of the models that are written: old enough for every runtime of today."""
+"""Operator set of the models that are written. Every current runtime reads one so old."""
 
 IR_VERSION = 8
-"""Of the file, as that opset wants it."""
+"""Version of the file format that goes with this operator set."""
 
 LARGEST_BYTES = 2**31 - 1
-"""Of a model in one file, which is one message of protobuf."""
+"""Largest model in one file, which is one message of protobuf."""
 
 
 def read_layers(path: Path) -> tuple[Network, tuple[str, ...]]:
     """Read a network from an ONNX model.
 
+    Parameters
+    ----------
+    path : Path
+        The model's file. Tensors may be in other files of its folder.
+
     Returns
     -------
     network : Network
+        The layers of the model.
     notes : tuple of str
-        What of the model is left out behind the scores, for people.
+        Texts for people on the nodes after the scores that are left out.
 
     Raises
     ------
     DataError
-        If it is none, onnx is not installed, a tensor cannot be read, or the model is no chain of
-        layers: the message names the tensor or node.
+        If the file is no model, onnx is not installed, a tensor cannot be read, or the model is no
+        chain of layers. The message names the tensor or node.
     """
     onnx = package("onnx", path)
     try:
         require_file(path)
-        # What lies in files beside it is read tensor by tensor.
+        # Tensors in other files are read one at a time.
         model = onnx.load(path, load_external_data=False)
     except OSError as error:
         raise DataError(f"{path}: {error.strerror or error}") from error
@@ -58,15 +69,35 @@ def read_layers(path: Path) -> tuple[Network, tuple[str, ...]]:
 def write_model(path: Path, network: Network) -> None:
     """Write a network as an ONNX model: Gemm, then Relu, or Clip where there is a cap.
 
+    Parameters
+    ----------
+    path : Path
+        The file to write.
+    network : Network
+        Layers whose biases are added everywhere, or where that makes no difference.
+
     Raises
     ------
     DataError
         If the file cannot be written, onnx is not installed, the model would be too large, or a
         layer adds its bias only where the sum is not zero.
     DeviceError
-        If the weights, zeros and all, do not fit into memory.
+        If the weights, with all zeros, do not fit into memory.
     """
     onnx = package("onnx", path)
+    _require_fits(path, network)
+    model = onnx.helper.make_model(
+        _graph(onnx, network),
+        producer_name="spdnn",
+        opset_imports=[onnx.helper.make_opsetid("", OPSET)],
+        ir_version=IR_VERSION,
+    )
+    with whole_file(path) as file:
+        file.write(model.SerializeToString())
+
+
+def _require_fits(path: Path, network: Network) -> None:
+    """Refuse a network that a model cannot hold, or that memory cannot."""
     for number, layer in enumerate(network.layers, start=1):
         if layer.needs_nonzero_test:
             raise DataError(
@@ -80,6 +111,10 @@ def write_model(path: Path, network: Network) -> None:
             "a model in one file holds 2; write a store"
         )
     require_bytes(3 * n_bytes, f"{path}: all weights, zeros and all", "write a store")
+
+
+def _graph(onnx: ModuleType, network: Network) -> "GraphProto":
+    """Make the graph of a model; weights are constants of it, inputs x outputs."""
     helper, from_array = onnx.helper, onnx.numpy_helper.from_array
     nodes, constants, name = [], [from_array(np.float32(0), "zero")], "features"
     for number, layer in enumerate(network.layers, start=1):
@@ -100,12 +135,5 @@ def write_model(path: Path, network: Network) -> None:
     real = onnx.TensorProto.FLOAT
     features = helper.make_tensor_value_info("features", real, ["n", network.n_inputs])
     scores = helper.make_tensor_value_info(name, real, ["n", network.n_outputs])
-    graph = helper.make_graph(nodes, network.name, [features], [scores], constants)
-    model = helper.make_model(
-        graph,
-        producer_name="spdnn",
-        opset_imports=[helper.make_opsetid("", OPSET)],
-        ir_version=IR_VERSION,
-    )
-    with whole_file(path) as file:
-        file.write(model.SerializeToString())
+    graph: GraphProto = helper.make_graph(nodes, network.name, [features], [scores], constants)
+    return graph

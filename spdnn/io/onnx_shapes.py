@@ -1,28 +1,28 @@
-"""Shapes in an ONNX graph: which reshapes leave each feature its own row, in its order."""
+"""Shapes in an ONNX graph: which reshapes keep the numbers of each feature together."""
 
 from collections.abc import Sequence
 from math import prod
 
 Dims = tuple[int | None, ...] | None
-"""Lengths of a feature's axes, those behind the first; None where one, or all, are unknown."""
+"""Lengths of the axes after the first, which features lie along; None where unknown."""
 
 Shape = list[int | None]
-"""A shape that is the value of a tensor; None stands for the number of features."""
+"""A shape that a tensor holds as its value; None stands for the number of features."""
 
 
 class UnsupportedError(Exception):
-    """What of an operator is beyond a chain of layers; becomes a DataError that names the node."""
+    """An operator that no chain of layers has. It becomes a DataError that names the node."""
 
 
 def n_numbers(dims: Dims) -> int | None:
-    """Count the numbers of a feature; None where that is unknown."""
+    """Number of values of a feature; None where it is unknown."""
     lengths = [None] if dims is None else list(dims)
     known = [length for length in lengths if length is not None]
     return prod(known) if len(known) == len(lengths) else None
 
 
 def flattened(dims: Dims, axis: int) -> Dims:
-    """Dimensions behind a Flatten; UnsupportedError unless each feature becomes a row."""
+    """Dimensions after a Flatten; UnsupportedError unless each feature becomes a row."""
     if axis < 0 and dims is not None:
         axis += len(dims) + 1
     if axis != 1:
@@ -31,7 +31,7 @@ def flattened(dims: Dims, axis: int) -> Dims:
 
 
 def squeezed(dims: Dims, axes: Sequence[int] | None) -> Dims:
-    """Dimensions behind a Squeeze of these axes, or of all of length 1."""
+    """Dimensions after a Squeeze of some axes, or (None) of all of length 1."""
     if dims is None:
         raise UnsupportedError("is of features of unknown shape")
     if axes is None:
@@ -43,18 +43,28 @@ def squeezed(dims: Dims, axes: Sequence[int] | None) -> Dims:
 
 
 def reshaped(dims: Dims, n_rows: int | None, shape: Shape, allowzero: bool) -> Dims:
-    """Dimensions behind a Reshape; UnsupportedError unless each feature keeps its numbers.
+    """Dimensions after a Reshape; UnsupportedError unless each feature keeps its numbers.
 
     Parameters
     ----------
     dims : Dims
-        Of the features before.
+        Dimensions of the features before.
     n_rows : int or None
-        How many features the model is for; None for any number.
+        Number of features that the model is for; None for any number.
     shape : Shape
-        What to reshape to.
+        The shape that the Reshape makes.
     allowzero : bool
-        Whether 0 is a length; else it keeps the length that was there.
+        Whether 0 is a length. Otherwise it stands for the length that was there before.
+
+    Returns
+    -------
+    Dims
+        Dimensions of the features after.
+
+    Raises
+    ------
+    UnsupportedError
+        If the numbers of a feature do not stay together.
     """
     if not shape:
         raise UnsupportedError("makes one number of all features")

@@ -1,44 +1,61 @@
-"""Constants of an ONNX model: tensors in the file or beside it, and what nodes make of them."""
+"""Constants of an ONNX model: tensors in files, and tensors that nodes make of constants."""
 
 from collections.abc import Callable
 from math import prod
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import scipy.sparse as sp
 
 from spdnn.errors import DataError
 from spdnn.machine.memory import require_bytes
 
+if TYPE_CHECKING:  # onnx is imported when a model is read
+    from onnx import GraphProto, NodeProto, SparseTensorProto, TensorProto
+
+Value: TypeAlias = npt.NDArray[Any] | sp.coo_array
+"""Value of a constant: an array of numbers, or a sparse matrix."""
+
 _HALVES = ("FLOAT16", "BFLOAT16")
 REALS = ("FLOAT", "DOUBLE", *_HALVES)
-"""Types of numbers, as ONNX calls them, that activations may have."""
+"""ONNX's names of the types of numbers that activations may have."""
 
 _INTEGERS = tuple(f"{sign}{bits}" for sign in ("INT", "UINT") for bits in (8, 16, 32, 64))
 _NUMBERS = (*REALS, *_INTEGERS, "BOOL")
-"""Types of numbers that weights and biases are read from."""
+"""ONNX's names of the types of numbers that weights and biases may have."""
 
 
 class Constants:
     """Constants of a graph by name, each read when it is asked for.
 
-    Values are arrays, or `scipy.sparse.coo_array` of sparse matrices. Numbers of 16 bits are
-    widened to float32.
+    Values are arrays, or `scipy.sparse.coo_array` for sparse matrices. Numbers of 16 bits become
+    float32.
+
+    Parameters
+    ----------
+    path : Path
+        The model's file. Files with tensors are in the same folder.
+    onnx : module
+        The package onnx.
+    graph : onnx.GraphProto
+        The graph of the model.
     """
 
-    def __init__(self, path: Path, onnx: Any, graph: Any) -> None:
+    def __init__(self, path: Path, onnx: ModuleType, graph: "GraphProto") -> None:
         self._path = path
         self._onnx = onnx
         self._tensors = {tensor.name: tensor for tensor in graph.initializer}
         self._sparse = {tensor.values.name: tensor for tensor in graph.sparse_initializer}
-        self._nodes: dict[str, Any] = {}
+        self._nodes: dict[str, NodeProto] = {}
 
     def __contains__(self, name: str) -> bool:
         return name in self._tensors or name in self._sparse or name in self._nodes
 
-    def __getitem__(self, name: str) -> Any:
-        """Value of a constant; DataError if it is none of numbers, or cannot be read."""
+    def __getitem__(self, name: str) -> Value:
+        """Value of a constant; DataError if it does not hold numbers, or cannot be read."""
         if name in self._tensors:
             return self._array(name, self._tensors[name])
         if name in self._sparse:
@@ -49,13 +66,13 @@ class Constants:
                 f"{self._where(name)}: operator {node.op_type} of constants is not supported; "
                 f"expected {', '.join(_MAKERS)}"
             )
-        with np.errstate(over="ignore"):  # what becomes infinite is refused with its layer
+        with np.errstate(over="ignore"):  # infinite numbers are refused with their layer
             return _MAKERS[node.op_type](self, node)
 
-    def dense(self, name: str) -> Any:
-        """Value of a constant as an array, zeros and all."""
+    def dense(self, name: str) -> npt.NDArray[Any]:
+        """Value of a constant as an array, with all zeros."""
         value = self[name]
-        if sp.issparse(value):
+        if not isinstance(value, np.ndarray):
             require_bytes(8 * prod(value.shape), self._where(name), "store fewer numbers")
             value = value.toarray()
         return value
@@ -71,11 +88,11 @@ class Constants:
         """Value of a constant as whole numbers, such as a shape."""
         return [int(number) for number in np.ravel(self.dense(name))]
 
-    def add(self, node: Any) -> None:
-        """Take the outputs of a node as constants: all that it takes is."""
+    def add(self, node: "NodeProto") -> None:
+        """Add a node whose operands are constants, so that its outputs are constants, too."""
         self._nodes |= dict.fromkeys(node.output, node)
 
-    def attributes(self, node: Any) -> dict[str, Any]:
+    def attributes(self, node: "NodeProto") -> dict[str, Any]:
         """Attributes of a node by name."""
         value = self._onnx.helper.get_attribute_value
         return {each.name: value(each) for each in node.attribute}
@@ -83,7 +100,7 @@ class Constants:
     def _where(self, name: str) -> str:
         return f"{self._path}, tensor {name}"
 
-    def _array(self, name: str, tensor: Any) -> Any:
+    def _array(self, name: str, tensor: "TensorProto") -> npt.NDArray[Any]:
         kind = self._onnx.TensorProto.DataType.Name(tensor.data_type)
         if kind not in _NUMBERS:
             raise DataError(
@@ -95,14 +112,16 @@ class Constants:
         if self._onnx.external_data_helper.uses_external_data(tensor):
             self._require_external(name, tensor, kind)
         try:
-            array = self._onnx.numpy_helper.to_array(tensor, str(self._path.parent))
+            array: npt.NDArray[Any] = self._onnx.numpy_helper.to_array(
+                tensor, str(self._path.parent)
+            )
         except (OSError, ValueError, self._onnx.checker.ValidationError) as error:
             reason = str(error).partition("\n")[0]
             raise DataError(f"{self._where(name)}: damaged ({reason})") from error
         return array.astype(np.float32) if kind in _HALVES else array
 
-    def _require_external(self, name: str, tensor: Any, kind: str) -> None:
-        """Refuse (DataError) a tensor whose bytes are not where the model says."""
+    def _require_external(self, name: str, tensor: "TensorProto", kind: str) -> None:
+        """Refuse (DataError) a tensor whose bytes are not in the place that the model names."""
         said = {entry.key: entry.value for entry in tensor.external_data}
         location = said.get("location", "")
         if Path(location).is_absolute() or ".." in Path(location).parts:
@@ -129,12 +148,12 @@ class Constants:
                 f"expected {wanted}, as its shape {tuple(tensor.dims)} says"
             )
 
-    def _matrix(self, name: str, tensor: Any) -> Any:
+    def _matrix(self, name: str, tensor: "SparseTensorProto") -> sp.coo_array:
         shape = tuple(tensor.dims)
         if len(shape) != 2 or min(shape) < 1:
             raise DataError(f"{self._where(name)}: sparse, of shape {shape}; expected a matrix")
         values, indices = self._array(name, tensor.values), self._array(name, tensor.indices)
-        # Places are counted through, or given as a row and a column each.
+        # Places are one number each, counted by rows, or a row and a column each.
         places = np.divmod(indices, shape[1]) if indices.ndim == 1 else tuple(indices.T)
         require_bytes(8 * sum(shape), self._where(name), "store a matrix that is less wide")
         try:
@@ -142,7 +161,7 @@ class Constants:
         except (TypeError, ValueError) as error:
             raise DataError(f"{self._where(name)}: damaged ({error})") from error
 
-    def _constant(self, node: Any) -> Any:
+    def _constant(self, node: "NodeProto") -> Value:
         name = node.output[0]
         if len(node.attribute) != 1:
             raise DataError(f"{self._where(name)}: a Constant of {len(node.attribute)} values")
@@ -155,51 +174,54 @@ class Constants:
             raise DataError(f"{self._where(name)}: a Constant of {kind}; expected numbers")
         return np.array(value, dtype=_PLAIN[kind])
 
-    def _same(self, node: Any) -> Any:
+    def _same(self, node: "NodeProto") -> Value:
         return self[node.input[0]]
 
-    def _cast(self, node: Any) -> Any:
+    def _cast(self, node: "NodeProto") -> Value:
         kind = self.cast_to(node)
         if kind not in _NUMBERS:
             raise DataError(f"{self._where(node.output[0])}: a Cast to {kind}; expected numbers")
         number = self._onnx.helper.tensor_dtype_to_np_dtype(self.attributes(node)["to"])
         value = self[node.input[0]]
-        numbers = (value.data if sp.issparse(value) else value).astype(number)
-        numbers = numbers.astype(np.float32) if kind in _HALVES else numbers
-        return sp.coo_array((numbers, value.coords), value.shape) if sp.issparse(value) else numbers
+        is_half = kind in _HALVES
+        if isinstance(value, np.ndarray):
+            return value.astype(number).astype(np.float32) if is_half else value.astype(number)
+        numbers = value.data.astype(number)
+        numbers = numbers.astype(np.float32) if is_half else numbers
+        return sp.coo_array((numbers, value.coords), value.shape)
 
-    def _transpose(self, node: Any) -> Any:
+    def _transpose(self, node: "NodeProto") -> Value:
         value = self[node.input[0]]
         axes = self.attributes(node).get("perm", range(value.ndim)[::-1])
         return value if list(axes) == list(range(value.ndim)) else value.transpose(tuple(axes))
 
-    def _reshape(self, node: Any) -> Any:
+    def _reshape(self, node: "NodeProto") -> Value:
         value, attributes = self[node.input[0]], self.attributes(node)
         shape = self.shape(node)
         if not attributes.get("allowzero", 0):
             shape = [value.shape[at] if n == 0 else n for at, n in enumerate(shape)]
         return value.reshape(tuple(shape))
 
-    def _squeeze(self, node: Any) -> Any:
+    def _squeeze(self, node: "NodeProto") -> Value:
         axes = self.axes(node)
         return np.squeeze(self.dense(node.input[0]), None if axes is None else tuple(axes))
 
-    def _unsqueeze(self, node: Any) -> Any:
+    def _unsqueeze(self, node: "NodeProto") -> Value:
         return np.expand_dims(self.dense(node.input[0]), tuple(self.axes(node) or ()))
 
-    def cast_to(self, node: Any) -> str:
-        """The type of number that a Cast is to."""
+    def cast_to(self, node: "NodeProto") -> str:
+        """The type of number that a Cast makes."""
         kind: str = self._onnx.TensorProto.DataType.Name(self.attributes(node)["to"])
         return kind
 
-    def shape(self, node: Any) -> list[int]:
-        """What a Reshape is to, which is an operand or an attribute."""
+    def shape(self, node: "NodeProto") -> list[int]:
+        """The shape that a Reshape makes, which is an operand or an attribute."""
         if len(node.input) > 1:
             return self.integers(node.input[1])
         shape: list[int] = self.attributes(node)["shape"]
         return shape
 
-    def axes(self, node: Any) -> list[int] | None:
+    def axes(self, node: "NodeProto") -> list[int] | None:
         """Axes of a Squeeze or Unsqueeze, which are an operand or an attribute; None for none."""
         if len(node.input) > 1:
             return self.integers(node.input[1])
@@ -213,9 +235,9 @@ _PLAIN = {
     "value_int": np.int64,
     "value_ints": np.int64,
 }
-"""Types of what Constants hold that is no tensor."""
+"""Types of the numbers that the attributes of a Constant hold, other than tensors."""
 
-_MAKERS: dict[str, Callable[[Constants, Any], Any]] = {
+_MAKERS: dict[str, Callable[["Constants", "NodeProto"], Value]] = {
     "Constant": Constants._constant,
     "Identity": Constants._same,
     "Cast": Constants._cast,

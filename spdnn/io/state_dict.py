@@ -1,8 +1,9 @@
-"""State dicts of `Linear` layers: safetensors, and what PyTorch saves.
+"""State dicts of `Linear` layers: safetensors, and the files that PyTorch saves.
 
-Weights lie outputs x inputs under ``NAME.weight``, biases under ``NAME.bias``. Layers follow each
-other as their names count. What `torch.nn.utils.prune` keeps apart, ``NAME.weight_orig``
-and ``NAME.weight_mask``, is multiplied. Edges are the weights that are not zero.
+Weights are named ``NAME.weight`` (outputs x inputs), biases ``NAME.bias``. The numbers in the names
+give the order of the layers. The weights that `torch.nn.utils.prune` keeps in two tensors,
+``NAME.weight_orig`` and ``NAME.weight_mask``, are multiplied. Edges are the weights that are not
+zero.
 """
 
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from spdnn.errors import DataError
 from spdnn.io.chain import (
@@ -38,7 +40,7 @@ _DTYPES = {
     **{f"{sign}{8 * size}": f"<{sign.lower()}{size}" for sign in "IU" for size in (1, 2, 4, 8)},
     "BOOL": "?",
 }
-"""Types of numbers in safetensors files, as NumPy calls them."""
+"""NumPy's names of the types of numbers in safetensors files."""
 
 
 def read_layers(path: Path, last: Activation = "linear", ymax: float | None = None) -> Network:
@@ -47,18 +49,23 @@ def read_layers(path: Path, last: Activation = "linear", ymax: float | None = No
     Parameters
     ----------
     path : Path
-        Named ``.safetensors`` (needs safetensors); else a state dict as PyTorch
-        saves it (needs torch).
+        A file whose name ends in ``.safetensors`` (needs safetensors), or else a state dict that
+        PyTorch has saved (needs torch).
     last : {"relu", "linear"}
         Activation of the last layer; all others are relu.
     ymax : float or None
         Cap of the relu layers.
 
+    Returns
+    -------
+    Network
+        Named after the path.
+
     Raises
     ------
     DataError
-        If it is no such file, the package for it is not installed, or a tensor is none of a
-        chain of `Linear` layers.
+        If it is no such file, the package for it is not installed, or the tensors are not those of
+        a chain of `Linear` layers.
     """
     read = _read_safetensors if path.suffix == SAFETENSORS else _read_torch
     try:
@@ -69,8 +76,8 @@ def read_layers(path: Path, last: Activation = "linear", ymax: float | None = No
     return chain(path, activated(_parts(path, tensors), last, ymax), _LAYOUT)
 
 
-def _parts(path: Path, tensors: Mapping[str, Any]) -> list[Part]:
-    """Layers of tensors, in the order of their names."""
+def _parts(path: Path, tensors: Mapping[str, npt.NDArray[Any]]) -> list[Part]:
+    """Make the layers of tensors, in the order of their names."""
     left = dict(tensors)
     parts = []
     for name in sorted((key.rpartition(".")[0] for key in tensors), key=natural):
@@ -78,7 +85,7 @@ def _parts(path: Path, tensors: Mapping[str, Any]) -> list[Part]:
         weights = left.pop(f"{prefix}weight", None)
         if weights is None:
             if f"{prefix}weight_orig" not in left or f"{prefix}weight_mask" not in left:
-                continue  # taken already, or no layer: told below
+                continue  # taken already, or no layer, which raises below
             weights = left.pop(f"{prefix}weight_orig") * left.pop(f"{prefix}weight_mask")
         weights = weights.T if weights.ndim == 2 else weights
         parts.append(Part(f"{prefix}weight", weights, left.pop(f"{prefix}bias", 0.0)))
@@ -90,21 +97,21 @@ def _parts(path: Path, tensors: Mapping[str, Any]) -> list[Part]:
     return parts
 
 
-def _read_safetensors(path: Path) -> dict[str, Any]:
+def _read_safetensors(path: Path) -> dict[str, npt.NDArray[Any]]:
     safetensors = package("safetensors", path)
     data = path.read_bytes()
     try:
-        # Not safetensors.numpy: NumPy has no bfloat16.
+        # safetensors.numpy does not read bfloat16, which NumPy does not have.
         tensors = safetensors.deserialize(data)
         return {name: _array(path, name, tensor) for name, tensor in tensors}
     except (safetensors.SafetensorError, ValueError) as error:
         raise DataError(f"{path}: not a safetensors file, or a damaged one ({error})") from error
 
 
-def _array(path: Path, name: str, tensor: Mapping[str, Any]) -> Any:
-    """A tensor as an array; numbers of 16 bits, which SciPy does not have, become float32."""
+def _array(path: Path, name: str, tensor: Mapping[str, Any]) -> npt.NDArray[Any]:
+    """Make an array of a tensor; numbers of 16 bits, which SciPy does not have, become float32."""
     kind, shape = tensor["dtype"], tensor["shape"]
-    if kind == _BFLOAT16:  # the upper half of a float32
+    if kind == _BFLOAT16:  # they are the upper halves of float32
         halves = np.frombuffer(tensor["data"], "<u2").astype(np.uint32)
         return (halves << 16).view(np.float32).reshape(shape)
     if kind not in _DTYPES:
@@ -116,14 +123,14 @@ def _array(path: Path, name: str, tensor: Mapping[str, Any]) -> Any:
     return array.astype(np.float32) if kind == "F16" else array
 
 
-def _read_torch(path: Path) -> dict[str, Any]:
+def _read_torch(path: Path) -> dict[str, npt.NDArray[np.float32]]:
     torch = package("torch", path, install="torch")
     try:
-        # Only tensors: a pickle could run any program.
+        # Only tensors are loaded, since a pickle could run any program.
         saved = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, MemoryError):
         raise
-    except Exception as error:  # a damaged pickle raises anything
+    except Exception as error:  # a damaged pickle raises errors of any type
         raise DataError(
             f"{path}: not a state dict that torch.save wrote "
             "(save model.state_dict(), not the model)"
@@ -145,12 +152,20 @@ def _read_torch(path: Path) -> dict[str, Any]:
 def write_safetensors(path: Path, network: Network) -> None:
     """Write a network as a state dict of `Linear` layers ``0``, ``1``, ...
 
+    Parameters
+    ----------
+    path : Path
+        The file to write.
+    network : Network
+        A network that its weights and biases tell all of.
+
     Raises
     ------
     DataError
-        If the file cannot be written, or the network is more than its weights.
+        If the file cannot be written, safetensors is not installed, or the network is more than
+        its weights and biases.
     DeviceError
-        If its weights, zeros and all, do not fit into memory.
+        If its weights, with all zeros, do not fit into memory.
     """
     safetensors = package("safetensors.numpy", path)
     require_weights_say_all(network, "safetensors")

@@ -1,9 +1,9 @@
-"""The binary store: one file a network, one for inputs, mapped into memory.
+"""The binary store: one file for a network, or for features, which is mapped into memory.
 
-A store is an uncompressed zip archive of ``.npy`` members, each aligned to 64 bytes, plus one
-JSON member that says what it is. `numpy.load` and any unzip program read it. zip's CRC-32
-of every member is its checksum, checked once, when the member is first used; a store that was cut
-short has no directory and is refused at once.
+A store is an uncompressed zip archive of ``.npy`` members, each aligned to 64 bytes, and one
+JSON member with the facts. `numpy.load` and any unzip program read it. The CRC-32 that zip keeps of
+every member is its checksum. It is checked once, when the member is first used. A store that was
+cut short has no zip directory and is refused at once.
 """
 
 import hashlib
@@ -29,20 +29,26 @@ from spdnn.network import Layer, LayerSequence, Network
 
 SUFFIX = ".spdnn"
 VERSION = 1
-"""Of the layout described here; a reader refuses any other."""
+"""Version of the layout described here. A reader refuses any other."""
 
 ALIGNMENT = 64
-"""Bytes: a cache line, and the widest vector."""
+"""Alignment of arrays in bytes: a cache line, and the widest vector register."""
 
 _HEADER_MEMBER = "spdnn.json"
 _LOCAL_HEADER_BYTES = 30
 _ZIP64_EXTRA_BYTES = 20
 _ALIGNMENT_FIELD = 0xD935
-"""Extra field that other tools write for alignment, too."""
+"""Number of the extra field that other tools use for alignment, too."""
 
 
 class StoreWriter:
-    """Adds arrays to a store that is being written into `file`."""
+    """Adds arrays to a store that is being written; a context manager.
+
+    Parameters
+    ----------
+    file : binary file
+        The file to write into.
+    """
 
     def __init__(self, file: BinaryIO) -> None:
         self._zip = zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True)
@@ -57,16 +63,32 @@ class StoreWriter:
         trace: TracebackType | None,
     ) -> None:
         if kind is not None:
-            self._zip.fp = None  # given up: it would finish the archive when it is collected
+            self._zip.fp = None  # otherwise the archive would be finished when it is collected
         self._zip.close()
 
     def header(self, kind: str, facts: Mapping[str, Any]) -> None:
-        """Write the JSON member: what the store is, and `facts`."""
+        """Write the JSON member.
+
+        Parameters
+        ----------
+        kind : str
+            What the store holds, such as "network".
+        facts : mapping
+            Facts that JSON can hold.
+        """
         text = json.dumps({"spdnn": kind, "version": VERSION, **facts})
         self._zip.writestr(zipfile.ZipInfo(_HEADER_MEMBER), text)
 
     def add(self, name: str, array: npt.NDArray[Any]) -> None:
-        """Write one array as member ``{name}.npy``, its data aligned."""
+        """Write an array as member ``{name}.npy``, with its data aligned.
+
+        Parameters
+        ----------
+        name : str
+            Name of the array.
+        array : ndarray
+            Any shape and type of number.
+        """
         array = np.asarray(array, order="C")  # ascontiguousarray would add an axis to a scalar
         header = io.BytesIO()
         np.lib.format.write_array_header_1_0(
@@ -90,18 +112,26 @@ class StoreWriter:
 
 
 class Store:
-    """An open store: arrays by name, mapped, checked against their checksum at first use.
+    """An open store. Its arrays are mapped, and their checksums are checked at first use.
 
     Parameters
     ----------
     path : Path
+        The file.
     kind : str
-        What it must hold, "network" or "features".
+        What it must hold, such as "network" or "features".
+
+    Attributes
+    ----------
+    path : Path
+        The file.
+    facts : dict
+        The facts in the JSON member.
 
     Raises
     ------
     DataError
-        If it is no store, one of another kind or version, damaged or cut short.
+        If it is no store, holds something else, has another version, or was cut short.
     """
 
     def __init__(self, path: Path, kind: str) -> None:
@@ -143,7 +173,7 @@ class Store:
         start = name_start + n_name + n_extra
         data = memoryview(self._map)[start : start + info.file_size]
         if member not in self._checked:
-            # The name stands twice, so that a changed one cannot lead to another layer's data.
+            # The name is in the file twice. If one was changed, the data may be another layer's.
             if self._map[name_start : name_start + n_name] != member.encode():
                 raise self._damaged(f"the name of {member} was changed")
             if len(data) != info.file_size or zlib.crc32(data) != info.CRC:
@@ -155,12 +185,22 @@ class Store:
         return DataError(f"{self.path}: damaged store: {text}; remove it, or make it anew")
 
     def checksums(self) -> list[tuple[str, int, int]]:
-        """Name, size and CRC-32 of each array."""
+        """Name, size in bytes and CRC-32 of each array, by name."""
         members = (info for info in self._members.values() if info.filename != _HEADER_MEMBER)
         return sorted((info.filename, info.file_size, info.CRC) for info in members)
 
     def array(self, name: str) -> npt.NDArray[Any]:
-        """One array, mapped.
+        """Map an array.
+
+        Parameters
+        ----------
+        name : str
+            Name of the array.
+
+        Returns
+        -------
+        ndarray
+            Writable; changes do not reach the file.
 
         Raises
         ------
@@ -182,14 +222,26 @@ def write_network(
     is_official: bool = False,
     progress: Callable[[float], None] | None = None,
 ) -> None:
-    """Write a network into a store, a layer at a time.
+    """Write a network into a store, one layer at a time.
 
-    Indices take 16 bits where they can, weights that are all equal are kept once.
+    Indices take 16 bits where that can number all outputs. Weights that are all equal are kept
+    once.
+
+    Parameters
+    ----------
+    path : Path
+        The file to write.
+    network : Network
+        Any network.
+    is_official : bool
+        Whether every weight, bias and cap is the challenge's official one.
+    progress : callable, optional
+        Called with the fraction done.
 
     Raises
     ------
     DataError
-        If the file cannot be written; then nothing is left of it.
+        If the file cannot be written. Nothing is left of it then.
     """
     facts = []
     with whole_file(path) as file, StoreWriter(file) as store:
@@ -223,7 +275,13 @@ def write_network(
 
 
 class StoredLayers(LayerSequence):
-    """The layers of a store, each mapped when it is asked for."""
+    """The layers of a store, each read when it is asked for.
+
+    Parameters
+    ----------
+    store : Store
+        An open store of a network.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -246,7 +304,7 @@ class StoredLayers(LayerSequence):
             data = store.array(f"{index}/weights")
             if data.size != indices.size:
                 if self._constant.size != indices.size or self._constant[0] != data[0]:
-                    # Layers in a row mostly share their weight: they then share this array, too.
+                    # Adjacent layers mostly have the same weight and can share this array.
                     self._constant = np.full(indices.size, data[0], dtype=np.float32)
                 data = self._constant
             parts = (data, indices, store.array(f"{index}/indptr"))
@@ -255,18 +313,24 @@ class StoredLayers(LayerSequence):
 
 
 def read_network(path: Path) -> tuple[Network, bool]:
-    """Open the network of a store; its layers are read when they are used.
+    """Open the network of a store.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
 
     Returns
     -------
     Network
+        Its layers are read when they are used.
     bool
         Whether it was an official network when it was written.
 
     Raises
     ------
     DataError
-        If it is not a network's store, or damaged.
+        If it is not a store of a network, or damaged.
     """
     store = Store(path, "network")
     with telling_damage(path, "store"):
@@ -277,10 +341,19 @@ def read_network(path: Path) -> tuple[Network, bool]:
 def write_features(path: Path, features: Features, *, is_official: bool = False) -> None:
     """Write features into a store.
 
+    Parameters
+    ----------
+    path : Path
+        The file to write.
+    features : Features
+        Any features.
+    is_official : bool
+        Whether they are the challenge's official inputs.
+
     Raises
     ------
     DataError
-        If the file cannot be written; then nothing is left of it.
+        If the file cannot be written. Nothing is left of it then.
     """
     first, last = int(features.indptr[0]), int(features.indptr[-1])
     with whole_file(path) as file, StoreWriter(file) as store:
@@ -293,6 +366,11 @@ def write_features(path: Path, features: Features, *, is_official: bool = False)
 
 def read_features(path: Path) -> tuple[Features, bool]:
     """Open the features of a store.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
 
     Returns
     -------

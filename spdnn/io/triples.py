@@ -1,93 +1,47 @@
 """Tab-separated triples, the text form of the challenge's matrices.
 
-pyarrow parses; what it refuses, and what it accepts but a matrix cannot hold, is
-traced back to a line for the message. Only a faulty file is read line by line.
+pyarrow parses the text. A triple that it refuses, or that a matrix cannot hold, is traced back to
+its line for the message: only a faulty file is read line by line. pyarrow is imported when the
+first text is parsed.
 """
 
-import codecs
-import gzip
 import math
 import re
-import zlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.csv
 import scipy.sparse as sp
 
 from spdnn.errors import DataError
-from spdnn.io.files import require_file
+from spdnn.io.files import without_mark
 
 BLOCK_BYTES = 4 << 20
-"""What pyarrow hands to a thread at a time; 1 MiB, its own choice, is a third slower here."""
+"""Bytes that pyarrow hands to a thread at a time. Its default of 1 MiB is a third slower here."""
 
-_COLUMNS = {"row": pa.int32(), "column": pa.int32(), "value": pa.float32()}
-
+_COLUMNS = {"row": "int32", "column": "int32", "value": "float32"}
+"""Names of the columns and their types, as NumPy and pyarrow both call them."""
 
 _WHOLE = re.compile(rb" *-?\d+ *")
 _NUMBER = re.compile(rb" *-?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)? *|[ +-]*(nan|inf|infinity) *", re.I)
-"""What pyarrow takes for a number; Python takes more, such as 1_000."""
+"""Texts that pyarrow takes for a number. Python takes others, too, such as 1_000."""
 
 
 class Triples(NamedTuple):
-    """Parsed lines: `row` and `column` (int32) and `value` (float32), numbered as in the file."""
+    """Parsed lines, each array of shape (n_lines,).
+
+    Attributes
+    ----------
+    row, column : ndarray, int32
+        The first and the second number of each line, as they are in the file.
+    value : ndarray, float32
+        The third number of each line.
+    """
 
     row: npt.NDArray[np.int32]
     column: npt.NDArray[np.int32]
     value: npt.NDArray[np.float32]
-
-
-def read_bytes(path: Path) -> bytes:
-    """Content of a file, unpacked if its name ends in ``.gz``.
-
-    Raises
-    ------
-    DataError
-        If the file cannot be read, is damaged or has no bytes.
-    """
-    try:
-        require_file(path)
-        data = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror or error}") from error
-    return unpacked(data, str(path))
-
-
-def unpacked(data: bytes, name: str) -> bytes:
-    """Content of a file or of an archive's member that was read as `data`.
-
-    Parameters
-    ----------
-    data : bytes
-    name : str
-        It is packed where this ends in ``.gz``.
-
-    Raises
-    ------
-    DataError
-        If it is damaged, or nothing: a transfer that broke off leaves a file without bytes.
-        A text without lines has one newline.
-    """
-    if data and name.endswith(".gz"):
-        try:
-            data = gzip.decompress(data)
-        except (OSError, EOFError, zlib.error) as error:
-            raise DataError(f"{name}: damaged or truncated gzip file ({error})") from error
-    if not data:
-        raise DataError(
-            f"{name}: empty (0 bytes), as an unfinished download is; "
-            "a text that is to hold nothing has one newline"
-        )
-    return data
-
-
-def without_mark(text: bytes) -> bytes:
-    """Text without the byte-order mark that some editors put before UTF-8."""
-    return text.removeprefix(codecs.BOM_UTF8)
 
 
 def parse_triples(data: bytes, name: str) -> Triples:
@@ -100,6 +54,11 @@ def parse_triples(data: bytes, name: str) -> Triples:
     name : str
         The file's name, for messages.
 
+    Returns
+    -------
+    Triples
+        In the order of the lines.
+
     Raises
     ------
     DataError
@@ -107,11 +66,15 @@ def parse_triples(data: bytes, name: str) -> Triples:
     """
     data = without_mark(data)
     if not data or data.isspace():
-        return Triples(*(np.empty(0, dtype=kind.to_pandas_dtype()) for kind in _COLUMNS.values()))
-    # A copy in memory of pyarrow's own: one of its threads that lets go of a Python object, even
-    # of borrowed memory, while the interpreter ends, aborts the process (apache/arrow 34314).
+        return Triples(*(np.empty(0, dtype=kind) for kind in _COLUMNS.values()))
+    import pyarrow as pa
+    import pyarrow.csv
+
+    # The text is copied into pyarrow's own memory. A thread of pyarrow that releases a Python
+    # object while the interpreter ends would abort the process (apache/arrow issue 34314).
     copy = pa.allocate_buffer(len(data))
     np.frombuffer(copy, dtype=np.uint8)[:] = np.frombuffer(data, dtype=np.uint8)
+    types = {column: pa.type_for_alias(kind) for column, kind in _COLUMNS.items()}
     try:
         table = pa.csv.read_csv(
             pa.BufferReader(copy),
@@ -119,7 +82,7 @@ def parse_triples(data: bytes, name: str) -> Triples:
                 column_names=list(_COLUMNS), block_size=BLOCK_BYTES, use_threads=True
             ),
             parse_options=pa.csv.ParseOptions(delimiter="\t", quote_char=False),
-            convert_options=pa.csv.ConvertOptions(column_types=_COLUMNS, null_values=[]),
+            convert_options=pa.csv.ConvertOptions(column_types=types, null_values=[]),
         )
     except pa.ArrowInvalid as error:
         raise _first_bad_line(data, name, str(error)) from error
@@ -138,20 +101,27 @@ def triples_to_csr(
     what: tuple[str, str],
     index_base: int = 1,
 ) -> sp.csr_array:
-    """Sort triples in any order into a matrix of `shape`, float32, canonical format.
+    """Sort triples, which may be in any order, into a matrix.
 
     Parameters
     ----------
     triples : Triples
-        What `parse_triples` made of `data`.
-    data, name
-        As in `parse_triples`; only read for a message.
+        The result of `parse_triples` for `data`.
+    data : bytes
+        The text, which is only searched for the line that a message names.
+    name : str
+        The file's name, for messages.
     shape : (int, int)
-        How many rows and columns the file may name.
+        Number of rows and columns.
     what : (str, str)
-        What rows and columns are called in messages, such as ``("input", "output")``.
+        Words for a row and a column in messages, such as ``("input", "output")``.
     index_base : {1, 0}
-        What the first row and column are called in the file.
+        Number of the first row and of the first column in the file.
+
+    Returns
+    -------
+    csr_array, shape `shape`, float32
+        In canonical format.
 
     Raises
     ------
@@ -179,7 +149,7 @@ def triples_to_csr(
 
 
 def line_error(data: bytes, name: str, index: int, text: str) -> DataError:
-    """Build the error for the triple number `index` (0-based), with its line number (1-based)."""
+    """Make the error for triple number `index` (from 0), with the number of its line (from 1)."""
     for number, line in enumerate(data.splitlines(), start=1):
         if line:
             if index == 0:
@@ -202,7 +172,7 @@ def _first_bad_line(data: bytes, name: str, reason: str) -> DataError:
             text = f"expected 3 tab-separated fields, found {len(fields)}"
             return DataError(f"{name}, line {number}: {text}: {_shown(line)}")
         for field, (word, form, kind, largest) in zip(fields, kinds, strict=True):
-            # The form first: int() refuses, in its own words, numbers of thousands of digits.
+            # The form is tested first, since int() refuses numbers of thousands of digits itself.
             if form.fullmatch(field) is None or len(field) > 400 or abs(kind(field)) > largest:
                 text = f"{word} {_shown(field)} is not a number in range"
                 return DataError(f"{name}, line {number}: {text}")

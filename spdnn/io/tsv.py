@@ -6,11 +6,11 @@ import os
 import re
 import tarfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,18 +19,16 @@ import scipy.sparse as sp
 from spdnn import challenge
 from spdnn.errors import DataError
 from spdnn.features import Features, index_dtype
-from spdnn.io.files import require_file
-from spdnn.io.triples import (
-    parse_triples,
-    read_bytes,
-    triples_to_csr,
-    unpacked,
-    without_mark,
-)
+from spdnn.io.files import read_bytes, require_file, unpacked, without_mark
+from spdnn.io.triples import parse_triples, triples_to_csr
 from spdnn.machine.memory import require_bytes
 from spdnn.network import Layer, Network
 
 ARCHIVE_SUFFIXES = (".tar.gz", ".tgz", ".tar")
+"""Endings of the names of archives of layer files."""
+
+INPUT_SUFFIXES = (".tsv", ".tsv.gz")
+"""Endings of the names of inputs files."""
 
 ARCHIVE_BUFFER = 1 << 20
 """Bytes read from an archive at a time."""
@@ -38,12 +36,22 @@ ARCHIVE_BUFFER = 1 << 20
 _GZIP_MAGIC = b"\x1f\x8b"
 _LAYER_NAME = re.compile(r"n(\d+)-l(\d+)\.tsv(?:\.gz)?")
 
+_Read = Callable[[], bytes]
+
+
+class _LayerFile(NamedTuple):
+    """A layer file: the layer's number from 1, the file's name, and a function that reads it."""
+
+    number: int
+    name: str
+    read: _Read
+
 
 def read_layers(
     path: Path,
     neurons: int,
     layers: int,
-    make_layer: Callable[[Any], Layer],
+    make_layer: Callable[[sp.csr_array], Layer],
     progress: Callable[[int], None] | None = None,
     *,
     index_base: int = 1,
@@ -56,14 +64,21 @@ def read_layers(
         A folder holding ``n{N}-l{l}.tsv`` (or ``.tsv.gz``) files, a folder holding
         ``neuron{N}/`` with them, or a tar archive (``.tar``, ``.tar.gz``, ``.tgz``) of them
         in any order.
-    neurons, layers : int
-        Size of the square layers and how many to read.
+    neurons : int
+        Neurons of each layer.
+    layers : int
+        Number of layers to read.
     make_layer : callable
-        Makes a Layer from its weights (csr_array, float32).
+        Makes a Layer of its weights (csr_array, float32).
     progress : callable, optional
         Called with the number of layers read so far.
     index_base : {1, 0}
-        What the first neuron is called in the files; layers are numbered from 1 in any case.
+        Number of the first neuron in the files. Layers are numbered from 1 in any case.
+
+    Returns
+    -------
+    Network
+        Named after the path.
 
     Raises
     ------
@@ -79,41 +94,61 @@ def read_layers(
         "take fewer --layers",
     )
 
-    def parse(name: str, read: Callable[[], bytes]) -> Layer:
-        weights = _parse_weights(name, read, neurons, index_base)
+    def parse(file: _LayerFile) -> Layer:
+        weights = _parse_weights(file.name, file.read, neurons, index_base)
         try:
             return make_layer(weights)
         except DataError as error:
-            raise DataError(f"{name}: {error}") from error
+            raise DataError(f"{file.name}: {error}") from error
 
-    parsed: dict[int, Future[Layer]] = {}
-    sizes_seen: set[int] = set()
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         try:
-            for index, name, read in _layers(_members(path, neurons), neurons, sizes_seen):
-                if 1 <= index <= layers:
-                    parsed[index] = pool.submit(parse, name, read)
-            if len(parsed) < layers:
-                raise _missing_layers(path, neurons, layers, set(parsed), sizes_seen)
-            result = []
-            for index in range(1, layers + 1):
-                result.append(parsed[index].result())
-                if progress is not None:
-                    progress(index)
+            parsed = _begin_parsing(pool, parse, path, neurons, layers)
+            return Network(_in_order(parsed, progress), name=path.name)
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    return Network(result, name=path.name)
+
+
+def _begin_parsing(
+    pool: ThreadPoolExecutor,
+    parse: Callable[[_LayerFile], Layer],
+    path: Path,
+    neurons: int,
+    layers: int,
+) -> dict[int, Future[Layer]]:
+    """Give the files of layers 1 to `layers` to a pool; none of them may be missing."""
+    parsed: dict[int, Future[Layer]] = {}
+    sizes_seen: set[int] = set()
+    for file in _layer_files(_members(path, neurons), neurons, sizes_seen):
+        if 1 <= file.number <= layers:
+            parsed[file.number] = pool.submit(parse, file)
+    if len(parsed) < layers:
+        raise _missing_layers(path, neurons, layers, set(parsed), sizes_seen)
+    return parsed
+
+
+def _in_order(
+    parsed: Mapping[int, Future[Layer]], progress: Callable[[int], None] | None
+) -> list[Layer]:
+    """Wait for the layers, by their numbers."""
+    layers = []
+    for number in sorted(parsed):
+        layers.append(parsed[number].result())
+        if progress is not None:
+            progress(number)
+    return layers
 
 
 def iterate_weights(path: Path, neurons: int) -> Iterator[tuple[int, str, sp.csr_array]]:
-    """Read the layers of `neurons` neurons one at a time, in whatever order they lie there.
+    """Read the layers of `neurons` neurons one at a time, in the order in which they lie there.
 
     Parameters
     ----------
     path : Path
         As in `read_layers`, or a single layer file.
     neurons : int
+        Neurons of each layer; layers of other sizes are passed over.
 
     Yields
     ------
@@ -122,6 +157,7 @@ def iterate_weights(path: Path, neurons: int) -> Iterator[tuple[int, str, sp.csr
     str
         Name of its file.
     csr_array, shape (neurons, neurons), float32
+        Its weights.
 
     Raises
     ------
@@ -133,38 +169,36 @@ def iterate_weights(path: Path, neurons: int) -> Iterator[tuple[int, str, sp.csr
     is_single = _LAYER_NAME.fullmatch(path.name) and path.is_file()
     single = [(str(path), partial(read_bytes, path))]
     members = iter(single) if is_single else _members(path, neurons)
-    for index, name, read in _layers(members, neurons, sizes_seen):
-        yield index, name, _parse_weights(name, read, neurons)
+    for number, name, read in _layer_files(members, neurons, sizes_seen):
+        yield number, name, _parse_weights(name, read, neurons)
     if neurons not in sizes_seen:
         raise _missing_layers(path, neurons, 1, set(), sizes_seen)
 
 
-def _layers(
-    members: Iterator[tuple[str, Callable[[], bytes]]], neurons: int, sizes_seen: set[int]
-) -> Iterator[tuple[int, str, Callable[[], bytes]]]:
-    """Yield number, name and reader of each layer of a size; no layer may be there twice.
+def _layer_files(
+    members: Iterator[tuple[str, _Read]], neurons: int, sizes_seen: set[int]
+) -> Iterator[_LayerFile]:
+    """Yield the layer files of a size; no layer may be there twice.
 
-    Sizes of all layers on the way are added to `sizes_seen`.
+    The sizes of all layer files are added to `sizes_seen`.
     """
     names: dict[int, str] = {}
     for name, read in members:
-        # A member of an archive has the archive's name and a colon before its own.
+        # The name of a member of an archive follows the archive's name and a colon.
         match = _LAYER_NAME.fullmatch(Path(name.rpartition(":")[2]).name)
         if match is None:
             continue
         sizes_seen.add(int(match[1]))
         if int(match[1]) != neurons:
             continue
-        index = int(match[2])
-        if index in names:
-            raise DataError(f"{name}: layer {index} is there twice, also as {names[index]}")
-        names[index] = name
-        yield index, name, read
+        number = int(match[2])
+        if number in names:
+            raise DataError(f"{name}: layer {number} is there twice, also as {names[number]}")
+        names[number] = name
+        yield _LayerFile(number, name, read)
 
 
-def _parse_weights(
-    name: str, read: Callable[[], bytes], neurons: int, index_base: int = 1
-) -> sp.csr_array:
+def _parse_weights(name: str, read: _Read, neurons: int, index_base: int = 1) -> sp.csr_array:
     data = read()
     triples = parse_triples(data, name)
     shape = (neurons, neurons)
@@ -184,14 +218,14 @@ def _missing_layers(
     return DataError(text)
 
 
-def _members(path: Path, neurons: int) -> Iterator[tuple[str, Callable[[], bytes]]]:
+def _members(path: Path, neurons: int) -> Iterator[tuple[str, _Read]]:
     """Yield names, and functions that read them, of the files of an archive or folder."""
     if path.name.endswith(ARCHIVE_SUFFIXES):
         return _archive_members(path)
     return _folder_members(path, neurons)
 
 
-def _folder_members(path: Path, neurons: int) -> Iterator[tuple[str, Callable[[], bytes]]]:
+def _folder_members(path: Path, neurons: int) -> Iterator[tuple[str, _Read]]:
     folder = path / challenge.weights_folder(neurons)
     if not folder.is_dir():
         folder = path
@@ -208,7 +242,7 @@ def _folder_members(path: Path, neurons: int) -> Iterator[tuple[str, Callable[[]
         yield str(file), partial(read_bytes, file)
 
 
-def _archive_members(path: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
+def _archive_members(path: Path) -> Iterator[tuple[str, _Read]]:
     """Yield the files of a tar archive in one pass, unpacked in the caller's thread."""
     try:
         with _unpacked(path) as stream:
@@ -223,7 +257,7 @@ def _archive_members(path: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
                     name = f"{path.name}:{member.name}"
                     yield name, partial(unpacked, data, name)
             while stream.read(ARCHIVE_BUFFER):
-                pass  # the checksum stands at the very end
+                pass  # gzip's checksum is at the very end
     except (tarfile.TarError, gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(f"{path}: damaged or truncated archive ({error})") from error
     except OSError as error:
@@ -233,8 +267,8 @@ def _archive_members(path: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
 def _unpacked(path: Path) -> gzip.GzipFile | io.BufferedReader:
     """Open a tar file, gzipped or not, as a stream.
 
-    Not left to tarfile, which unpacks streams without a look at gzip's checksum: a changed
-    bit would become another weight.
+    tarfile would unpack a stream without looking at gzip's checksum. A changed bit would then
+    become another weight.
     """
     require_file(path)
     with open(path, "rb") as file:
@@ -252,7 +286,7 @@ def read_inputs(path: Path, neurons: int, *, index_base: int = 1) -> Features:
     neurons : int
         Input neurons of the network.
     index_base : {1, 0}
-        What the first image and the first neuron are called in the file.
+        Number of the first image and of the first neuron in the file.
 
     Returns
     -------
@@ -282,14 +316,22 @@ def read_inputs(path: Path, neurons: int, *, index_base: int = 1) -> Features:
 
 
 def read_categories(path: Path) -> npt.NDArray[np.int64]:
-    """Read a truth file: one 1-based number a line; returned ascending, each once, int64.
+    """Read a truth file: the number of a category, counted from 1, on each line.
 
-    A file of one newline is the list of no features.
+    Parameters
+    ----------
+    path : Path
+        The text file. A file of one newline is the list of no categories.
+
+    Returns
+    -------
+    ndarray, shape (n_categories,), int64
+        The categories, ascending.
 
     Raises
     ------
     DataError
-        If the file has no bytes; if a line is not a positive number or a number stands twice
+        If the file has no bytes, a line is not a positive number, or a number is there twice
         (with the line's number).
     """
     lines: dict[int, int] = {}
@@ -297,7 +339,7 @@ def read_categories(path: Path) -> npt.NDArray[np.int64]:
         text = line.strip()
         if not text:
             continue
-        # isdigit first: int() takes more than digits. 18 of them always fit into 64 bits.
+        # int() takes more than digits, so isdigit comes first. 18 digits always fit into 64 bits.
         if not text.removeprefix(b"-").isdigit() or len(text) > 18:
             shown = line[:40].decode("utf-8", "replace")
             raise DataError(f"{path}, line {number}: {shown!r} is not a feature number")

@@ -322,9 +322,7 @@ def official_network(
     if layers < 1:
         raise DataError(f"a network needs at least one layer, not {layers}")
     if bias is None:
-        if neurons not in challenge.SIZES:
-            raise DataError(f"{neurons} neurons have no official bias: give one")
-        bias = challenge.SIZES[neurons].bias
+        bias = challenge.official_bias(neurons)
     return Network(official_layers(neurons, layers, bias, ymax), name="recipe")
 
 

@@ -7,8 +7,9 @@ from typing import Any
 from spdnn import challenge
 from spdnn.cli.arguments import add_data_folder, positive
 from spdnn.cli.progress import progress_bar
+from spdnn.sources.features import open_features
+from spdnn.sources.folder import RECIPE, data_folder
 from spdnn.sources.recipe_check import RecipeCheck, check_inputs, check_weights
-from spdnn.sources.sources import RECIPE, data_folder, open_features
 
 
 def add_parser(verbs: Any) -> None:

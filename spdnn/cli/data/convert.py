@@ -1,7 +1,6 @@
-"""``spdnn data convert``: weights or inputs that ``run`` reads, in another form."""
+"""``spdnn data convert``: writes weights or inputs that ``run`` reads in another format."""
 
 import argparse
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,15 @@ from spdnn.cli.arguments import (
 )
 from spdnn.cli.progress import progress_bar
 from spdnn.cli.sources import open_weights
-from spdnn.errors import DataError
-from spdnn.io import matrices, onnx_chain, state_dict, store
-from spdnn.sources.sources import SourcedFeatures, SourcedNetwork, data_folder, open_features
+from spdnn.io.formats import (
+    FEATURE_FORMATS,
+    NETWORK_FORMATS,
+    Content,
+    target_format,
+    write_content,
+)
+from spdnn.sources.features import open_features
+from spdnn.sources.folder import data_folder
 
 
 def add_parser(verbs: Any) -> None:
@@ -42,8 +47,9 @@ def add_parser(verbs: Any) -> None:
     parser.add_argument(
         "target",
         type=Path,
-        help="what to write: *.spdnn; of weights also *.onnx, *.safetensors, or (a name without an "
-        "ending) a folder of .npz; of inputs also *.npz",
+        help="what to write: *.spdnn; of weights also *.onnx, *.safetensors, (a name without an "
+        "ending) a folder of .npz, or *.tar.gz of layer files; of inputs also *.npz, *.npy or "
+        "*.tsv[.gz]",
     )
     parser.set_defaults(command=convert)
 
@@ -51,26 +57,28 @@ def add_parser(verbs: Any) -> None:
 def convert(arguments: argparse.Namespace) -> int:
     """Write the target."""
     target: Path = arguments.target
-    writers: dict[str, Callable[[Path, Any], None]]
-    writers = _FEATURE_WRITERS if arguments.weights is None else NETWORK_WRITERS
-    require_writer(target, writers)
+    if arguments.weights is None:
+        target_format(FEATURE_FORMATS, target)
+    else:
+        target_format(NETWORK_FORMATS, target)
     writable(target)
     sources = {"--weights": arguments.weights, "--inputs": arguments.inputs}
     require_apart({"the target": target}, sources)
     facts = _convert_network(arguments) if arguments.weights else _convert_features(arguments)
-    print(said_of(target, facts))
+    print(with_size(target, facts))
     return 0
 
 
-def require_writer(target: Path, writers: Mapping[str, Any]) -> None:
-    """Refuse (DataError) a target whose ending says nothing that could be written."""
-    if target.suffix not in writers:
-        kinds = ", ".join(f"*{suffix}" if suffix else "no ending" for suffix in writers)
-        raise DataError(f"{target}: the ending of its name says what to write: {kinds}")
+def with_size(target: Path, facts: str) -> str:
+    """Make the line that tells what was written, with its size.
 
-
-def said_of(target: Path, facts: str) -> str:
-    """What was written, for people."""
+    Parameters
+    ----------
+    target : Path
+        The file or folder that was written.
+    facts : str
+        Facts of the network or the features.
+    """
     if target.is_dir():
         files = sorted(target.iterdir())
     elif target.is_file():
@@ -81,16 +89,19 @@ def said_of(target: Path, facts: str) -> str:
 
 
 def _convert_network(arguments: argparse.Namespace) -> str:
-    network = open_weights(arguments.weights, arguments, "read", arguments.index_base)
-    NETWORK_WRITERS[arguments.target.suffix](arguments.target, network)
-    facts = [f"{network.network.n_layers} layers, {network.network.n_edges:,} edges"]
-    return ", ".join([*facts, *network.notes])
+    opened = open_weights(arguments.weights, arguments, "read", arguments.index_base)
+    network = opened.network
+    with progress_bar("write") as progress:
+        content = Content(network, opened.is_official)
+        write_content(NETWORK_FORMATS, arguments.target, content, progress)
+    facts = [f"{network.n_layers} layers, {network.n_edges:,} edges"]
+    return ", ".join([*facts, *opened.notes])
 
 
 def _convert_features(arguments: argparse.Namespace) -> str:
     folder = data_folder(arguments.data)
     with progress_bar("inputs") as progress:
-        features = open_features(
+        opened = open_features(
             arguments.inputs,
             arguments.neurons,
             arguments.features,
@@ -98,31 +109,8 @@ def _convert_features(arguments: argparse.Namespace) -> str:
             folder,
             index_base=arguments.index_base,
         )
-    _FEATURE_WRITERS[arguments.target.suffix](arguments.target, features)
-    return f"{features.features.n_features:,} features, {features.features.n_nonzeros:,} non-zeros"
-
-
-def _store_network(target: Path, network: SourcedNetwork) -> None:
+    features = opened.features
     with progress_bar("write") as progress:
-        store.write_network(
-            target, network.network, is_official=network.is_official, progress=progress
-        )
-
-
-def _store_features(target: Path, features: SourcedFeatures) -> None:
-    store.write_features(target, features.features, is_official=features.is_official)
-
-
-NETWORK_WRITERS: dict[str, Callable[[Path, SourcedNetwork], None]] = {
-    store.SUFFIX: _store_network,
-    onnx_chain.SUFFIX: lambda path, network: onnx_chain.write_model(path, network.network),
-    state_dict.SAFETENSORS: lambda path, network: state_dict.write_safetensors(
-        path, network.network
-    ),
-    "": lambda path, network: matrices.write_layers(path, network.network),
-}
-_FEATURE_WRITERS: dict[str, Callable[[Path, SourcedFeatures], None]] = {
-    store.SUFFIX: _store_features,
-    matrices.SUFFIX: lambda path, features: matrices.write_features(path, features.features),
-}
-"""What writes a target, by the ending of its name."""
+        content = Content(features, opened.is_official)
+        write_content(FEATURE_FORMATS, arguments.target, content, progress)
+    return f"{features.n_features:,} features, {features.n_nonzeros:,} non-zeros"

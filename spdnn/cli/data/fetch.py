@@ -8,7 +8,7 @@ from spdnn.cli.arguments import add_data_folder
 from spdnn.cli.progress import progress_bar
 from spdnn.errors import DataError
 from spdnn.io import download
-from spdnn.sources.sources import default_folder
+from spdnn.sources.folder import default_folder
 
 IMAGES = "images"
 KINDS = (IMAGES, "weights", "inputs", "categories")

@@ -1,16 +1,16 @@
-"""``spdnn data fuse``: networks over the same inputs, side by side in one network."""
+"""``spdnn data fuse``: puts networks over the same inputs side by side in one network."""
 
 import argparse
 from pathlib import Path
 from typing import Any
 
 from spdnn.cli.arguments import add_activation, add_network_size, add_reading, writable
-from spdnn.cli.data.convert import NETWORK_WRITERS, require_writer, said_of
+from spdnn.cli.data.convert import with_size
 from spdnn.cli.sources import open_weights
 from spdnn.errors import DataError
+from spdnn.io.formats import NETWORK_FORMATS, Content, target_format, write_content
 from spdnn.models.branches import JOINS, fuse
 from spdnn.network import Network
-from spdnn.sources.sources import SourcedNetwork
 
 
 def add_parser(verbs: Any) -> None:
@@ -41,8 +41,8 @@ def add_parser(verbs: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Write the target."""
     target: Path = arguments.target
-    require_writer(target, NETWORK_WRITERS)
-    if target.exists():  # most likely a branch, the file to write having been forgotten
+    target_format(NETWORK_FORMATS, target)
+    if target.exists():  # most likely a branch: the file to write was forgotten
         raise DataError(f"cannot write {target}: it is there already; name a new file behind them")
     writable(target)
     opened = [
@@ -51,9 +51,9 @@ def run(arguments: argparse.Namespace) -> int:
     ]
     branches = [Network(each.network.layers, name=each.source) for each in opened]
     fused = fuse(branches, arguments.join)
-    NETWORK_WRITERS[target.suffix](target, SourcedNetwork(fused, "fused", is_official=False))
+    write_content(NETWORK_FORMATS, target, Content(fused))
     for each in opened:
         for note in each.notes:
             print(f"{each.source}: {note}")
-    print(said_of(target, f"{fused.n_layers} layers, {fused.n_edges:,} edges"))
+    print(with_size(target, f"{fused.n_layers} layers, {fused.n_edges:,} edges"))
     return 0

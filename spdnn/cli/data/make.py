@@ -1,4 +1,4 @@
-"""``spdnn data make``: official weights and inputs from their recipes, and other RadiX-Nets."""
+"""``spdnn data make``: makes official weights and inputs, and other RadiX-Nets."""
 
 import argparse
 from pathlib import Path
@@ -9,10 +9,11 @@ from spdnn.cli.arguments import add_data_folder, positive, require_apart
 from spdnn.cli.data import radixnet
 from spdnn.cli.progress import progress_bar
 from spdnn.errors import DataError
-from spdnn.io import store, tsv_writer
+from spdnn.io import store
+from spdnn.io.formats import FEATURE_FORMATS, NETWORK_FORMATS, Content, write_content
 from spdnn.recipes.mnist import official_features
 from spdnn.recipes.radixnet import layers_per_group, official_network
-from spdnn.sources.sources import default_folder, find_images, images_file
+from spdnn.sources.folder import default_folder, find_images, images_file
 
 
 def add_parser(verbs: Any) -> None:
@@ -69,12 +70,10 @@ def make_weights(arguments: argparse.Namespace) -> int:
     base = challenge.weights_folder(neurons)
     folder = _data_folder(arguments)
     with progress_bar("write") as progress:
-        if arguments.tsv:
-            target = folder / base
-            tsv_writer.write_layers(target, network, progress)
-        else:
-            target = folder / f"{base}-l{layers}{store.SUFFIX}"
-            store.write_network(target, network, is_official=True, progress=progress)
+        target = folder / (base if arguments.tsv else f"{base}-l{layers}{store.SUFFIX}")
+        form = "tsv" if arguments.tsv else "store"
+        content = Content(network, is_official=True)
+        write_content(NETWORK_FORMATS, target, content, progress, name=form)
     print(f"{target}: {layers} layers, {network.n_edges:,} edges")
     return 0
 
@@ -94,10 +93,7 @@ def make_inputs(arguments: argparse.Namespace) -> int:
     with progress_bar("inputs") as progress:
         features = official_features(images, neurons, progress)
     with progress_bar("write") as progress:
-        if arguments.tsv:
-            tsv_writer.write_inputs(target, features, progress)
-        else:
-            store.write_features(target, features, is_official=True)
+        write_content(FEATURE_FORMATS, target, Content(features, is_official=True), progress)
     print(f"{target}: {features.n_features:,} features, {features.n_nonzeros:,} non-zeros")
     return 0
 

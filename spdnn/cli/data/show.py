@@ -7,7 +7,7 @@ from typing import Any
 from spdnn import challenge
 from spdnn.cli.arguments import add_data_folder
 from spdnn.errors import DataError
-from spdnn.sources.sources import data_folder, find_images
+from spdnn.sources.folder import data_folder, find_images
 
 
 def add_parser(verbs: Any) -> None:
