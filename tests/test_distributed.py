@@ -17,7 +17,7 @@ import pytest
 from spdnn import Features, Layer, Network, infer
 from spdnn.cli.main import main
 from spdnn.distributed import join
-from spdnn.distributed.ranks import load_mpi, misfit
+from spdnn.distributed.joining import load_mpi, misfit
 from spdnn.errors import DeviceError
 from spdnn.io import store
 from spdnn.run.options import PARTITIONS, Partition

@@ -105,7 +105,7 @@ class Sweep:
 def refuse_early(sweep: Sweep, ranks: int) -> None:
     """Find, before any work, what would fail after it (SpdnnError)."""
     if sweep.rivals and ranks > 1:
-        raise DataError("rivals run in one process: --rivals none under a launcher")
+        raise DataError("rivals run in one process: leave out `rivals` under a launcher")
     for name in sweep.engines:
         engine = make_engine(name)
         if not set(sweep.modes) & set(engine.modes):
@@ -262,7 +262,7 @@ class _Bench:
             if differing:
                 raise DataError(
                     f"{path} was made with other {', '.join(differing)}: "
-                    "give another folder with --out, or move that one away"
+                    "give another folder with `out`, or move that one away"
                 )
             found.append(record)
         return found

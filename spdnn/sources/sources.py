@@ -55,7 +55,7 @@ def data_folder(named: Path | None = None) -> Path:
     """
     folder = named or default_folder()
     if (named or os.environ.get(FOLDER_VARIABLE)) and not folder.is_dir():
-        where = "--data" if named else FOLDER_VARIABLE
+        where = "`folder`" if named else FOLDER_VARIABLE
         raise DataError(f"{folder}: no such data folder ({where} names it)")
     return folder
 
@@ -329,7 +329,7 @@ def _digits(neurons: int, count: int | None) -> Features:
     require_bytes(
         wanted * (DIGIT_BYTES + neurons // DIGIT_BYTES),
         f"{wanted} features of {neurons} neurons",
-        "take fewer --features",
+        "take fewer `features`",
     )
     return digit_features(neurons, wanted)
 
