@@ -1,4 +1,4 @@
-"""Libraries that are needed for measuring and reporting only, asked for when they are used."""
+"""Import libraries that only measuring and reporting need, when they are used."""
 
 import importlib
 from typing import Any
@@ -7,7 +7,14 @@ from spdnn.errors import DeviceError
 
 
 def optional(module: str, extra: str) -> Any:
-    """Import a module that an extra of this package brings.
+    """Import a module that an extra of this package installs.
+
+    Parameters
+    ----------
+    module : str
+        Its name.
+    extra : str
+        The extra.
 
     Raises
     ------

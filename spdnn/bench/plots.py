@@ -1,8 +1,8 @@
 """Plots of records: rates, live features by layer, strong scaling, roofline.
 
-Colours are those of Okabe and Ito ("Color Universal Design", 2008), which the colour-blind tell
-apart; markers and line styles say the same again, for print. Filled marks were measured, hollow
-ones were published elsewhere and stand in a panel of their own.
+The colours are those of Okabe and Ito ("Color Universal Design", 2008), which colour-blind people
+can tell apart. Markers and line styles tell the same, for print. Filled marks were measured. Hollow
+marks were published elsewhere and have a panel of their own.
 """
 
 import io
@@ -27,15 +27,18 @@ GRID = "#DDDDDD"
 
 GIGA = 1e9
 WEIGHT_BYTES = 8
-"""Of an edge in CSR: its index and its value."""
+"""Bytes of an edge in CSR form: its index and its value."""
 
 ACTIVATION_BYTES = 4
 DPI = 150
 TOP_INCHES = 0.75
-"""Kept free above a plot, for its title and the line below that."""
+"""Room above a plot for its title and the line below the title."""
 
 ROW_INCHES = 0.4
+"""Height of a network's row in the plot of rates."""
+
 LEGEND_INCHES = 0.19
+"""Height of a line of a legend."""
 
 STYLE = {
     "font.size": 10,
@@ -51,7 +54,19 @@ STYLE = {
 
 
 class Plot(NamedTuple):
-    """A plot in both formats, and what it shows, in words."""
+    """A plot in both formats.
+
+    Attributes
+    ----------
+    name : str
+        Name of its files.
+    title : str
+        Heading of the plot.
+    caption : str
+        What it shows, in words.
+    png, svg : bytes
+        Contents of its files.
+    """
 
     name: str
     title: str
@@ -61,7 +76,15 @@ class Plot(NamedTuple):
 
 
 class Drawing(NamedTuple):
-    """A figure that is drawn, before it becomes bytes."""
+    """A figure that is drawn, but not yet written.
+
+    Attributes
+    ----------
+    figure : matplotlib.figure.Figure
+        The figure.
+    title, caption : str
+        As those of `Plot`.
+    """
 
     figure: Any
     title: str
@@ -69,7 +92,12 @@ class Drawing(NamedTuple):
 
 
 def all_plots(records: Sequence[Record]) -> list[Plot]:
-    """Draw what the records, of one machine and all passed, give; what they do not is left out.
+    """Draw all plots that the records have facts for.
+
+    Parameters
+    ----------
+    records : sequence of Record
+        Records of one machine that have all passed.
 
     Raises
     ------
@@ -95,14 +123,14 @@ def all_plots(records: Sequence[Record]) -> list[Plot]:
 
 
 def subtitle(records: Sequence[Record]) -> str:
-    """The machine and the commit that the records are from."""
+    """The machine, version and commit of the records."""
     commits = sorted({str(record.facts["provenance"].get("git")) for record in records})
     versions = sorted({record.facts["provenance"]["versions"]["spdnn"] for record in records})
     return f"{records[0].machine} · spdnn {', '.join(versions)} ({', '.join(commits)})"
 
 
 def _saved(name: str, drawing: Drawing, below: str) -> Plot:
-    """Put the title over the figure and write it in both formats."""
+    """Put the title above the figure and write it in both formats."""
     figure = drawing.figure
     height = figure.get_figheight()
     place = {"x": 0.02, "ha": "left", "va": "top"}
@@ -115,20 +143,31 @@ def _saved(name: str, drawing: Drawing, below: str) -> Plot:
 
 
 class _Styles:
-    """Gives each name a colour and a marker, always the same in one plot."""
+    """Colours and markers of one plot: a name always gets the same ones."""
 
     def __init__(self) -> None:
         self._given: dict[str, tuple[str, str]] = {}
 
     def of(self, name: str) -> tuple[str, str]:
-        """Colour and marker of a name; pairs come again only after 64 names."""
+        """Colour and marker of a name. Pairs are used again only after 64 names."""
         number = len(self._given)
         marker = MARKERS[(number + number // len(COLOURS)) % len(MARKERS)]
         return self._given.setdefault(name, (COLOURS[number % len(COLOURS)], marker))
 
 
 def best_of_each(records: Sequence[Record]) -> dict[str, dict[str, Record]]:
-    """By name, then by network, the fastest record; engines of this project first."""
+    """Find the fastest record of each engine and rival for each network.
+
+    Parameters
+    ----------
+    records : sequence of Record
+        The records to choose from.
+
+    Returns
+    -------
+    dict of str to dict of str to Record
+        By name, then by network; engines of this project first.
+    """
     keys = [*dict.fromkeys(r.case.engine for r in records if r.library is None), *RIVALS]
     ordered = sorted(records, key=lambda record: (keys.index(record.case.engine), record.case))
     best: dict[str, dict[str, Record]] = {}
@@ -141,11 +180,12 @@ def best_of_each(records: Sequence[Record]) -> dict[str, dict[str, Record]]:
 
 
 def _networks(records: Sequence[Record]) -> list[str]:
+    """All networks, in the order of their cases."""
     return list(dict.fromkeys(r.case.network for r in sorted(records, key=lambda r: r.case)))
 
 
 def draw_rates(pyplot: Any, records: Sequence[Record]) -> Drawing:
-    """Rate by network and engine, and beside it what others have published."""
+    """Draw the rates by network and engine, and beside them those that others have published."""
     networks = _networks(records)
     rows = {network: -number for number, network in enumerate(networks)}
     best, others = best_of_each(records), _published_points(rows)
@@ -176,16 +216,16 @@ def draw_rates(pyplot: Any, records: Sequence[Record]) -> Drawing:
         where = {"loc": "upper left", "bbox_to_anchor": (left, (below - 0.45) / height)}
         figure.legend(handles, labels, fontsize=8, **where)
     caption = (
-        "Edges of all layers times all input features, by seconds of inference: the median run "
-        "with the fastest number of threads (* on a share of the features, at least in part). "
+        "Edges of all layers times all input features, divided by seconds of inference: the median "
+        "run with the fastest number of threads (*: at least in part on a share of the features). "
         "Filled: measured on this machine. Hollow: published elsewhere for other machines. In mode "
-        "merge the rate counts work that was not left to do."
+        "merge the rate counts work that merging has saved."
     )
     return Drawing(figure, "Rate by network and engine", caption)
 
 
 def _published_points(rows: dict[str, int]) -> dict[str, list[tuple[float, int]]]:
-    """By label, rates published for these networks and their rows."""
+    """By label, the rates that were published for these networks, and their rows."""
     points: dict[str, list[tuple[float, int]]] = {}
     for row in published():
         network = f"{row.neurons} x {row.layers}"
@@ -197,7 +237,7 @@ def _published_points(rows: dict[str, int]) -> dict[str, list[tuple[float, int]]
 
 
 def draw_layers(pyplot: Any, records: Sequence[Record]) -> Drawing | None:
-    """Live and distinct features by layer, the deepest network of each size."""
+    """Draw live and distinct features by layer, for the deepest network of each size."""
     deepest: dict[int, Record] = {}
     for record in records:
         if record.facts["layers_log"] and record.case.mode == "merge" and record.share == 1:
@@ -230,12 +270,12 @@ def draw_layers(pyplot: Any, records: Sequence[Record]) -> Drawing | None:
 
 
 def _log_spaced(n: int) -> list[int]:
-    """Positions of marks, evenly spaced on a logarithmic axis."""
+    """Positions of markers that are evenly spaced on a logarithmic axis."""
     return sorted({round(x) - 1 for x in np.geomspace(1, n, 16)})
 
 
 def _single(pyplot: Any) -> tuple[Any, Any]:
-    """A figure of one plot, with room for the title above and a legend at its right."""
+    """A figure of one plot, with room for a title above it and a legend at its right."""
     width, height = 10.4, 5.2
     figure, axes = pyplot.subplots(figsize=(width, height))
     figure.subplots_adjust(0.85 / width, 0.55 / height, 7.6 / width, 1 - TOP_INCHES / height)
@@ -247,14 +287,27 @@ def _legend(axes: Any) -> None:
 
 
 def _plain(*axes: Any) -> None:
-    """Numbers instead of powers, and none between the powers."""
+    """Label axes with plain numbers, and only at the powers."""
     for axis in axes:
         axis.set_major_formatter(lambda value, _: f"{value:,.10g}")
         axis.set_minor_formatter(lambda value, _: "")
 
 
 def scaling_groups(records: Sequence[Record]) -> Iterator[tuple[str, list[Record]]]:
-    """Records of this project's engines that differ in their number of processors only."""
+    """Group records of engines that differ only in their number of processors.
+
+    Parameters
+    ----------
+    records : sequence of Record
+        The records to choose from.
+
+    Yields
+    ------
+    str
+        Network, engine and mode.
+    list of Record
+        Records with at least two numbers of processors, ascending.
+    """
     groups: dict[tuple[Any, ...], list[Record]] = {}
     for record in records:
         if record.library is None:
@@ -272,7 +325,7 @@ def _kind(record: Record) -> str:
 
 
 def draw_scaling(pyplot: Any, records: Sequence[Record]) -> Drawing | None:
-    """Speed-up by processors, against the ideal."""
+    """Draw the speed-up by number of processors, and the ideal one."""
     groups = list(scaling_groups(records))
     if not groups:
         return None
@@ -299,18 +352,31 @@ def draw_scaling(pyplot: Any, records: Sequence[Record]) -> Drawing | None:
 
 
 class RoofPoint(NamedTuple):
-    """A run on the roofline: multiply-adds a byte, and multiply-adds a second."""
+    """A run in the roofline plot.
+
+    Attributes
+    ----------
+    intensity : float
+        Multiply-adds for each byte that passes between layers.
+    rate : float
+        Multiply-adds a second.
+    """
 
     intensity: float
     rate: float
 
 
 def roof_point(record: Record) -> RoofPoint:
-    """Where a run in mode edges stands.
+    """Compute where a run in mode edges stands in the roofline plot.
 
-    The bytes are those that pass between layers evaluated one after the other: every weight with
-    its index once, activations of the live features in and out. An engine that keeps activations
-    in cache through several layers moves fewer, and may stand above the slope.
+    The bytes are those of layers that are evaluated one after the other: every weight and its index
+    once, and the activations of live features before and after each layer. An engine that keeps
+    activations in cache through several layers moves fewer bytes, and may stand above the slope.
+
+    Parameters
+    ----------
+    record : Record
+        A record with counts by layer.
     """
     facts = record.facts
     live = np.array(facts["layers_log"]["live"])
@@ -322,7 +388,7 @@ def roof_point(record: Record) -> RoofPoint:
 
 
 def draw_roofline(pyplot: Any, records: Sequence[Record]) -> Drawing | None:
-    """Runs in mode edges under what the machine can multiply and copy."""
+    """Draw runs in mode edges below the peaks of the machine."""
     chosen = [
         record
         for record in records
