@@ -26,6 +26,9 @@ from tests.makers import dyadic_features, triples_text
 FEATURES = dyadic_features(3, 40, 64, "binary")
 BASE = ["bench", "--neurons", "64", "--bias", "-0.3", "--data", ".", "--out", "out", "--runs", "2"]
 QUICK = [*BASE, "--layers", "3", "--engines", "scipy", "--modes", "edges"]
+PER_NETWORK = 4
+"""Sessions of two modes and two numbers of threads."""
+
 TRUE = infer(official_network(64, 3, bias=-0.3), FEATURES, engine="scipy").live.size
 
 
@@ -121,6 +124,27 @@ def test_a_run_of_another_case_than_was_asked_for_is_no_record(
     assert main([*BASE, "--layers", "3", "--modes", "edges", "--threads", "1,2"]) == 70
     assert re.search(r"threads=2.* was to be measured, but .*threads=1", capsys.readouterr().err)
     assert not Path("out").exists()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_sessions_are_closed_when_their_network_is_done(
+    fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[Session] = []
+    load = Session.load
+
+    def keep(session: Session, features: Any) -> Any:
+        assert [each._is_open for each in opened].count(True) == len(opened) % PER_NETWORK
+        opened.append(session)
+        if fails:
+            raise RuntimeError("in the middle")
+        return load(session, features)
+
+    monkeypatch.setattr(Session, "load", keep)
+    arguments = [*BASE, "--layers", "3,6", "--threads", "1,2"]
+    assert main(arguments) == (70 if fails else 0)
+    assert len(opened) == (1 if fails else 2 * PER_NETWORK)
+    assert not any(session._is_open for session in opened)
 
 
 def test_a_record_holds_runs_phases_checks_and_origin() -> None:

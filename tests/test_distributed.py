@@ -509,7 +509,7 @@ def test_a_rank_that_fails_in_the_middle_stops_all(fault: str, message: str) -> 
 TOLD = {
     "data": (2, "the data is wrong"),
     "os": (2, "[Errno 5] the disk is broken"),
-    "memory": (2, "out of memory"),
+    "memory": (2, "out of memory: take fewer --features, --layers or --threads"),
     "ours": (70, "Traceback"),
     "exit-0": (1, "has ended in the middle of the run, with status 0"),
     "exit-3": (3, "has ended in the middle of the run, with status 3"),

@@ -94,9 +94,14 @@ def listed(parse: Callable[[str], _T]) -> Callable[[str], tuple[_T, ...]]:
 def add_network_size(parser: argparse.ArgumentParser) -> None:
     """Add ``--neurons`` and ``--layers``."""
     parser.add_argument(
-        "--neurons", type=positive, metavar="N", help="inputs, where files do not tell"
+        "--neurons",
+        type=positive,
+        metavar="N",
+        help="number of inputs, if the files do not tell it",
     )
-    parser.add_argument("--layers", type=positive, metavar="L", help="layers, from the first")
+    parser.add_argument(
+        "--layers", type=positive, metavar="L", help="number of layers, from the first"
+    )
 
 
 def add_activation(parser: argparse.ArgumentParser) -> None:
@@ -118,7 +123,7 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--last-activation",
         choices=("linear", "relu"),
-        help="of the last layer, if weights are .safetensors, .pt or .npz (default: linear)",
+        help="activation of the last layer of .safetensors, .pt and .npz (default: linear)",
     )
     parser.add_argument(
         "--index-base",
@@ -130,8 +135,16 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
 
 def add_engine(parser: argparse.ArgumentParser) -> None:
     """Add ``--engine``, ``--mode``, ``--threads`` and ``--device``."""
-    parser.add_argument("--engine", default="auto", choices=("auto", *ENGINES))
-    parser.add_argument("--mode", default="auto", choices=("auto", *MODES))
+    parser.add_argument(
+        "--engine", default="auto", choices=("auto", *ENGINES), help="what computes (auto: cpu)"
+    )
+    parser.add_argument(
+        "--mode",
+        default="auto",
+        choices=("auto", *MODES),
+        help="edges: evaluate every edge; merge: compute equal neurons and equal features once "
+        "(auto: merge, if the engine has it)",
+    )
     parser.add_argument("--threads", type=positive, metavar="T", help="threads of engine cpu")
     parser.add_argument(
         "--device",
