@@ -93,7 +93,7 @@ class Contestant:
     entry: Entry
     network: Network
     run: Callable[[], Result]
-    limits: Callable[[], AbstractContextManager[Any]] = nullcontext
+    limits: Callable[[], AbstractContextManager[object]] = nullcontext
     warm_up: float = 0.0
     layers: tuple[LayerCount, ...] = ()
     results: list[Result] = field(default_factory=list)

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
@@ -73,7 +73,7 @@ def peaks(threads: int) -> dict[str, float]:
     }
 
 
-def _best(work: Callable[[], Any]) -> float:
+def _best(work: Callable[[], object]) -> float:
     """The shortest time of several runs, after one that is not measured."""
     work()
     seconds = []

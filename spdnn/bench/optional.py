@@ -1,12 +1,12 @@
 """Import libraries that only measuring and reporting need, when they are used."""
 
 import importlib
-from typing import Any
+from types import ModuleType
 
 from spdnn.errors import DeviceError
 
 
-def optional(module: str, extra: str) -> Any:
+def optional(module: str, extra: str) -> ModuleType:
     """Import a module that an extra of this package installs.
 
     Parameters

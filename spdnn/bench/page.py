@@ -3,7 +3,6 @@
 import base64
 from collections.abc import Sequence
 from importlib.resources import files
-from typing import Any
 
 from spdnn.bench.optional import optional
 from spdnn.bench.plots import Plot, best_of_each, subtitle
@@ -74,7 +73,7 @@ def origin(records: Sequence[Record]) -> list[tuple[str, str]]:
     others = [number for number in busy if number is not None]
     official = all(record.facts["data"].get("official") for record in records)
     checks = sorted({record.facts["categories"]["check"] for record in records})
-    rows: list[tuple[str, Any]] = [
+    rows: list[tuple[str, object]] = [
         ("machine", records[0].machine),
         ("memory", f"{first.get('memory', 0) / 2**30:.1f} GiB"),
         ("driver", first.get("driver")),

@@ -8,7 +8,8 @@ marks were published elsewhere and have a panel of their own.
 import io
 from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +18,11 @@ from spdnn.bench.published import published
 from spdnn.bench.records import Record
 from spdnn.bench.rivals import RIVALS
 from spdnn.bench.tables import TERA
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -86,7 +92,7 @@ class Drawing(NamedTuple):
         As those of `Plot`.
     """
 
-    figure: Any
+    figure: "Figure"
     title: str
     caption: str
 
@@ -106,7 +112,7 @@ def all_plots(records: Sequence[Record]) -> list[Plot]:
     """
     optional("matplotlib", "plot").use("Agg")
     pyplot = optional("matplotlib.pyplot", "plot")
-    draws: dict[str, Callable[[Any, Sequence[Record]], Drawing | None]] = {
+    draws: dict[str, Callable[[ModuleType, Sequence[Record]], Drawing | None]] = {
         "rates": draw_rates,
         "layers": draw_layers,
         "scaling": draw_scaling,
@@ -133,7 +139,7 @@ def _saved(name: str, drawing: Drawing, below: str) -> Plot:
     """Put the title above the figure and write it in both formats."""
     figure = drawing.figure
     height = figure.get_figheight()
-    place = {"x": 0.02, "ha": "left", "va": "top"}
+    place: dict[str, Any] = {"x": 0.02, "ha": "left", "va": "top"}
     figure.text(y=1 - 0.12 / height, s=drawing.title, fontsize=13, fontweight="bold", **place)
     figure.text(y=1 - 0.40 / height, s=below, fontsize=8.5, color=GREY, **place)
     png, svg = io.BytesIO(), io.BytesIO()
@@ -184,7 +190,7 @@ def _networks(records: Sequence[Record]) -> list[str]:
     return list(dict.fromkeys(r.case.network for r in sorted(records, key=lambda r: r.case)))
 
 
-def draw_rates(pyplot: Any, records: Sequence[Record]) -> Drawing:
+def draw_rates(pyplot: ModuleType, records: Sequence[Record]) -> Drawing:
     """Draw the rates by network and engine, and beside them those that others have published."""
     networks = _networks(records)
     rows = {network: -number for number, network in enumerate(networks)}
@@ -236,7 +242,7 @@ def _published_points(rows: dict[str, int]) -> dict[str, list[tuple[float, int]]
     return points
 
 
-def draw_layers(pyplot: Any, records: Sequence[Record]) -> Drawing | None:
+def draw_layers(pyplot: ModuleType, records: Sequence[Record]) -> Drawing | None:
     """Draw live and distinct features by layer, for the deepest network of each size."""
     deepest: dict[int, Record] = {}
     for record in records:
@@ -256,7 +262,7 @@ def draw_layers(pyplot: Any, records: Sequence[Record]) -> Drawing | None:
         for word, line, size in (("live", "-", 7), ("distinct", "--", 4)):
             counts = np.array(log[word], dtype=float)
             counts[counts == 0] = np.nan
-            style = {"marker": marker, "markevery": marked, "ms": size}
+            style: dict[str, Any] = {"marker": marker, "markevery": marked, "ms": size}
             label = f"{neurons} neurons, {word}"
             axes.plot(layers, counts, line, color=colour, label=label, **style)
     axes.set(xscale="log", yscale="log", xlabel="layer", ylabel="features")
@@ -274,7 +280,7 @@ def _log_spaced(n: int) -> list[int]:
     return sorted({round(x) - 1 for x in np.geomspace(1, n, 16)})
 
 
-def _single(pyplot: Any) -> tuple[Any, Any]:
+def _single(pyplot: ModuleType) -> "tuple[Figure, Axes]":
     """A figure of one plot, with room for a title above it and a legend at its right."""
     width, height = 10.4, 5.2
     figure, axes = pyplot.subplots(figsize=(width, height))
@@ -282,11 +288,11 @@ def _single(pyplot: Any) -> tuple[Any, Any]:
     return figure, axes
 
 
-def _legend(axes: Any) -> None:
+def _legend(axes: "Axes") -> None:
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
 
 
-def _plain(*axes: Any) -> None:
+def _plain(*axes: "Axis") -> None:
     """Label axes with plain numbers, and only at the powers."""
     for axis in axes:
         axis.set_major_formatter(lambda value, _: f"{value:,.10g}")
@@ -308,7 +314,7 @@ def scaling_groups(records: Sequence[Record]) -> Iterator[tuple[str, list[Record
     list of Record
         Records with at least two numbers of processors, ascending.
     """
-    groups: dict[tuple[Any, ...], list[Record]] = {}
+    groups: dict[tuple[object, ...], list[Record]] = {}
     for record in records:
         if record.library is None:
             case = record.case
@@ -324,7 +330,7 @@ def _kind(record: Record) -> str:
     return f"{record.case.engine}, {record.case.mode}"
 
 
-def draw_scaling(pyplot: Any, records: Sequence[Record]) -> Drawing | None:
+def draw_scaling(pyplot: ModuleType, records: Sequence[Record]) -> Drawing | None:
     """Draw the speed-up by number of processors, and the ideal one."""
     groups = list(scaling_groups(records))
     if not groups:
@@ -387,7 +393,7 @@ def roof_point(record: Record) -> RoofPoint:
     return RoofPoint(evaluated / n_bytes, evaluated / record.seconds)
 
 
-def draw_roofline(pyplot: Any, records: Sequence[Record]) -> Drawing | None:
+def draw_roofline(pyplot: ModuleType, records: Sequence[Record]) -> Drawing | None:
     """Draw runs in mode edges below the peaks of the machine."""
     chosen = [
         record

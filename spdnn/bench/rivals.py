@@ -10,6 +10,7 @@ import importlib
 import os
 import warnings
 from importlib.metadata import PackageNotFoundError, files
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -153,7 +154,7 @@ class ScipyCsr(Rival):
 class _DenseColumns(Rival):
     """Sparse weights times dense features (neurons x features), dead columns dropped."""
 
-    arrays: Any = np
+    arrays: ModuleType = np
     """NumPy, or a module with the same functions."""
 
     def weights(self, weights: sp.csr_array) -> Any:
@@ -352,7 +353,7 @@ class GraphBlas(Rival):
         return np.sort(live).astype(np.int64)
 
 
-def _import(name: str, module: str) -> Any:
+def _import(name: str, module: str) -> ModuleType:
     """Import a library of a rival (DeviceError if it cannot be imported)."""
     try:
         return importlib.import_module(module)

@@ -6,7 +6,8 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, NoReturn
+from types import ModuleType
+from typing import NoReturn
 
 from spdnn.distributed.ranks import team_of
 from spdnn.errors import DeviceError
@@ -97,7 +98,7 @@ def join(
     return Team()
 
 
-def load_mpi() -> Any:
+def load_mpi() -> ModuleType:
     """Load mpi4py and the MPI library under it, without starting MPI.
 
     Returns
@@ -116,7 +117,8 @@ def load_mpi() -> Any:
     mpi4py.rc.finalize = True  # at the end of Python, if it has been started
     from mpi4py import MPI
 
-    return MPI
+    mpi: ModuleType = MPI
+    return mpi
 
 
 def why(error: Exception) -> str:

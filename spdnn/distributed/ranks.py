@@ -13,7 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
@@ -114,7 +114,7 @@ class _LayersElsewhere(LayerSequence):
         raise DataError(f"layer {index + 1} is held by another process")
 
 
-def team_of(mpi: Any, library: str, print_error: Callable[[str], None]) -> Team:
+def team_of(mpi: ModuleType, library: str, print_error: Callable[[str], None]) -> Team:
     """Make a team of the ranks of MPI's world communicator; all of them call this.
 
     Parameters
@@ -132,7 +132,7 @@ def team_of(mpi: Any, library: str, print_error: Callable[[str], None]) -> Team:
 class _Ranks(Team):
     """The ranks of MPI's world communicator; on each node one of them leads."""
 
-    def __init__(self, mpi: Any, library: str, print_error: Callable[[str], None]) -> None:
+    def __init__(self, mpi: ModuleType, library: str, print_error: Callable[[str], None]) -> None:
         self._mpi, self.library, self._print_error = mpi, library, print_error
         self._world = mpi.COMM_WORLD
         self.rank, self.size = self._world.rank, self._world.size
