@@ -75,7 +75,7 @@ class Contestant:
     entry : Entry
         The entry.
     network : Network
-        What is run.
+        The network to run.
     run : callable
         Runs it once. The result must be of the entry's case.
     limits : callable
@@ -133,7 +133,7 @@ def engine_entries(
     Parameters
     ----------
     network : Network
-        What is run.
+        The network to run.
     engines, modes : tuple of str
         Names. Pairs of an engine and a mode that it does not have are left out.
     threads : list of int
@@ -171,7 +171,7 @@ def rival_entries(
     Parameters
     ----------
     network : Network
-        What is run.
+        The network to run.
     rivals : tuple of str
         Keys of `RIVALS`.
     threads : list of int
@@ -204,7 +204,7 @@ def edges_a_feature(network: Network, n_features: int, live: Sequence[int]) -> f
     Parameters
     ----------
     network : Network
-        What is run.
+        The network to run.
     n_features : int
         Features that enter the first layer.
     live : sequence of int
@@ -229,7 +229,7 @@ def prepare(
     entries : list of Entry
         The same on all ranks.
     network : Network or None
-        What is run; None on ranks that lead no node.
+        The network to run; None on ranks that lead no node.
     features : Features or None
         All inputs; None on ranks that lead no node.
     team : Team

@@ -24,7 +24,7 @@ class Judge:
     Parameters
     ----------
     network : SourcedNetwork
-        What is run.
+        The network to run.
     features : SourcedFeatures
         All of its inputs.
     counts : collection of int

@@ -16,7 +16,7 @@ def data_facts(network: SourcedNetwork, features: SourcedFeatures) -> dict[str, 
     Parameters
     ----------
     network : SourcedNetwork
-        What is run.
+        The network to run.
     features : SourcedFeatures
         Its inputs.
     """

@@ -37,7 +37,7 @@ def live_after(
     Parameters
     ----------
     network : Network
-        What is run.
+        The network to run.
     features : Features
         Its inputs.
     depths : collection of int

@@ -92,7 +92,7 @@ def choose_judge(
     arguments : argparse.Namespace
         The options of `add_check`, and ``data`` and ``features``.
     network : SourcedNetwork
-        What is run.
+        The network to run.
     features : SourcedFeatures
         Its inputs.
 
