@@ -1,8 +1,9 @@
 #!/bin/bash
 # jobs/scaling.sh MOST_RANKS NEURONS LAYERS
-# Runs 1, 2, 4, ... ranks up to MOST_RANKS, on this machine or within an allocation, one thread
-# a rank (THREADS sets another number), and writes a JSON record for each.
-# LAUNCHER is what stands before the number of ranks: "mpirun -n", "srun -n", "jsrun -n".
+# Runs 1, 2, 4, ... ranks up to MOST_RANKS, on this machine or within an allocation, and writes a
+# JSON record for each. Each rank has one thread, or THREADS threads.
+# LAUNCHER is the part of the command before the number of ranks:
+# "mpirun -n", "srun -n", "jsrun -n".
 set -euo pipefail
 
 most=${1:?how many ranks at most}

@@ -1,4 +1,4 @@
-"""A team of threads: what ranks do together, without MPI, so that many cases are cheap."""
+"""A team of threads. It does without MPI what ranks do, so that tests of many cases are quick."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +17,7 @@ from spdnn.run.team import Team, part_of
 
 
 class LocalTeam(Team):
-    """One of several threads that exchange by a common list, all on one node."""
+    """One of several threads that exchange values through a common list, all on one node."""
 
     def __init__(self, rank: int, board: list[Any], barrier: Barrier) -> None:
         self.rank, self.size = rank, len(board)
@@ -81,7 +81,7 @@ class LocalTeam(Team):
 
 
 class LonelyTeam(LocalTeam):
-    """Every thread as on a node of its own: it leads, and reads and plans for itself."""
+    """A team whose threads are each on a node of its own: each leads it, reads and plans."""
 
     @property
     def nodes(self) -> int:
@@ -101,10 +101,10 @@ def infer_by_threads(
     options: Options = DEFAULTS,
     engines: Sequence[str] = ("cpu",),
 ) -> Result:
-    """What rank 0 of `size` gets.
+    """Run features by `size` threads; returns what rank 0 gets.
 
-    Rank r runs engine r modulo the number of them, and has network r where several are given, as
-    on nodes of their own.
+    Rank r runs engine r modulo the number of engines. If several networks are given, rank r has
+    network r, and every rank is on a node of its own.
     """
     board: list[Any] = [None] * size
     barrier = Barrier(size, timeout=600)  # a first run compiles
@@ -114,8 +114,8 @@ def infer_by_threads(
         team, own = LocalTeam(rank, board, barrier), network
         if not isinstance(network, Network):
             team, own = LonelyTeam(rank, board, barrier), network[rank]
-        session = Session.of_team(team, own, replace(options, engine=engine, threads=1))
-        return session.run(features).after(session.seconds)
+        with Session.of_team(team, own, replace(options, engine=engine, threads=1)) as session:
+            return session.run(features).after(session.seconds)
 
     with ThreadPoolExecutor(size) as pool:
         futures = [pool.submit(run, rank) for rank in range(size)]

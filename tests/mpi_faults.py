@@ -1,7 +1,7 @@
 """``spdnn`` with an engine that fails on purpose: python -m tests.mpi_faults FAULT run ...
 
-FAULT is one of `FAULTS`. Ranks that do not fail write a file "rank-R" and then stay at
-work for a minute.
+FAULT is one of `FAULTS`. Each rank that does not fail writes a file "rank-R", and then works for a
+minute.
 """
 
 import os
@@ -51,12 +51,13 @@ FAULTS = {
 }
 
 LATER = 2
-"""Layers that a rank which fails later has passed."""
+"""Layers that a rank passes before it fails later."""
 
 
 class FaultyEngine(CpuEngine):
     def compile(self, network: Network) -> None:
-        CpuEngine(self.threads).compile(network)  # which runs something, without a fault
+        # Compiling runs the engine, so take one without faults.
+        CpuEngine(self.threads).compile(network)
 
     def run(self, plan: Any, start: Any, **named: Any) -> Output:
         fault = sys.argv[1]

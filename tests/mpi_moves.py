@@ -1,4 +1,4 @@
-"""Ranks give each other rows, back and forth; run under mpirun: python -m tests.mpi_moves."""
+"""Move rows between ranks, back and forth; run it under mpirun: python -m tests.mpi_moves."""
 
 import numpy as np
 
@@ -29,7 +29,7 @@ def main() -> None:
 
 
 def together(states: list[State]) -> dict[int, list[float]]:
-    """The activations of the features of all ranks, each of which has one rank."""
+    """The activations of the features of all ranks; no two ranks have the same feature."""
     values: dict[int, list[float]] = {}
     for state in states:
         of_rank = dense(state)

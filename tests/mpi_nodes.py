@@ -1,4 +1,4 @@
-"""``spdnn`` as on several nodes of two ranks each: python -m tests.mpi_nodes run ..."""
+"""Run ``spdnn`` as if every two ranks were on a node: python -m tests.mpi_nodes run ..."""
 
 import sys
 from typing import Any

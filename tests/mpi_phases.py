@@ -1,6 +1,6 @@
-"""``spdnn`` in which one rank fails in one phase: python -m tests.mpi_phases PHASE KIND run ...
+"""Run ``spdnn`` with a rank that fails: python -m tests.mpi_phases PHASE KIND run ...
 
-PHASE is one of `PHASES`, which says how the failing rank gets there, KIND one of `KINDS`.
+PHASE is one of `PHASES`, the phase in which it fails. KIND is one of `KINDS`, the error.
 """
 
 import os
@@ -20,7 +20,10 @@ from spdnn.run.course import Course
 
 
 class Phase(NamedTuple):
-    """A function that a rank calls in a phase; only work of that name, where it is given work."""
+    """A function that a rank calls in a phase, and that fails there.
+
+    If `work` is given, the argument of that name fails in its place.
+    """
 
     owner: Any
     name: str
@@ -63,7 +66,7 @@ KINDS: dict[str, Callable[[], BaseException]] = {
 
 
 def failing(phase: Phase, kind: str) -> Callable[..., Any]:
-    """The function of a phase, which fails on one rank."""
+    """Make the function of a phase fail on one rank."""
     original = getattr(phase.owner, phase.name)
 
     def fail() -> None:

@@ -1,4 +1,4 @@
-"""Comparing records: the ratio of the rates, and whether it is beyond the spread of the runs."""
+"""Comparing records: the ratio of rates, and whether it is beyond the spread of the runs."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The machine's own facts: energy counters, who is at work, peaks."""
+"""Measurements of the machine: energy counters, other processes, peaks."""
 
 import sys
 import time
@@ -13,7 +13,7 @@ from spdnn.bench.machine import Watch, busy_seconds, energy, peaks
 
 @pytest.fixture
 def powercap(monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder as the kernel shows it: two packages, and a part of one."""
+    """A folder like that of the Linux kernel: two packages, and a part of one."""
     monkeypatch.setitem(sys.modules, "pynvml", None)
     for zone, name, used in (("0", "package-0", 5), ("1", "package-1", 90), ("0:0", "core", 3)):
         write_zone(Path(f"intel-rapl:{zone}"), name, used)

@@ -1,4 +1,4 @@
-"""Records: one form, whole or not at all, never overwritten, nothing damaged gets in."""
+"""Records: their form, that they are written whole, and that damaged ones are refused."""
 
 import json
 from pathlib import Path
@@ -90,7 +90,7 @@ def test_a_folder_is_read_in_the_order_of_cases() -> None:
         ({"git": "other"}, ["git"]),
         ({"cpu": {"model": "other", "cores": 2, "allowed": 2}}, ["cpu"]),
         ({"versions": {"spdnn": "9"}}, ["versions"]),
-        ({"versions": {"spdnn": "0.1.0", "mkl": "2026"}}, []),  # a rival's own
+        ({"versions": {"spdnn": "0.1.0", "mkl": "2026"}}, []),  # a package of a rival
         ({"date": "2030-01-01"}, []),
     ],
 )

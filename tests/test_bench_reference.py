@@ -1,4 +1,4 @@
-"""The reference of benchmarks is the reference, however it is cut and folded."""
+"""The reference for many features finds what the reference engine finds."""
 
 from collections.abc import Iterator
 
@@ -16,7 +16,7 @@ from tests.makers import dyadic_cases
 
 @pytest.fixture(autouse=True, scope="module")
 def small_pieces() -> Iterator[None]:
-    """Chunks of some features, gathered after two layers: tiny cases exercise it all."""
+    """Make parts small and gather them after two layers, so that tiny cases test everything."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reference, "CHUNK_VALUES", 200)
         patch.setattr(reference, "GATHERED", 2)

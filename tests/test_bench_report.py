@@ -1,4 +1,4 @@
-"""Reports: nothing unproved gets in, nothing published is mixed with what was measured."""
+"""Reports show only what is proved right, and keep published rates apart from measured ones."""
 
 import os
 import re
@@ -32,7 +32,7 @@ def record(**given: Any) -> Record:
 
 
 def whole() -> list[Record]:
-    """Two networks, two modes, one and two threads, a rival on all and on a share."""
+    """Records of two networks, two modes, one and two threads, and a rival."""
     return [
         record(layers=layers, mode=mode, threads=threads, times=(t * 0.9, t, t * 1.2))
         for layers in (120, 480)
@@ -61,7 +61,7 @@ def test_the_table_has_network_edges_seconds_rate_and_speed_up() -> None:
     assert column(made, "seconds")[:2] == ["2", "1"]
     assert column(made, "range [s]")[1] == "0.9 to 1.2"
     assert column(made, "TeraEdges/s")[1] == f"{3932160 * 60000 / 1e12:.4g}"
-    # The rival ran with two threads; on a tenth of the features of the deeper network.
+    # The rival ran with two threads, and for the deeper network on a tenth of the features.
     assert column(made, "x MKL")[:4] == ["-", "21.0", "-", "210.0"]
     assert column(made, "x MKL")[5] == f"{9.0 * 10 / 4:.1f} *"
     assert any("a share of the features" in note for note in made.notes)
@@ -228,7 +228,7 @@ def test_a_missing_library_is_named(
 
 
 class _Links(HTMLParser):
-    """Whatever a browser would load or go to."""
+    """Everything that a browser would load or link to."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -266,7 +266,7 @@ def test_the_page_escapes_what_records_say() -> None:
 
 
 def test_a_browser_shows_the_page(page: Path) -> None:
-    """Every plot is drawn, and at the width of a laptop nothing runs out of the page."""
+    """Every plot is drawn, and nothing is wider than the page on a laptop."""
     browser = next(
         filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None
     )

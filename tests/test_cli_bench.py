@@ -1,4 +1,4 @@
-"""``spdnn bench`` as a person meets it: records, resuming, what is wrong and what is missing."""
+"""``spdnn bench`` from the command line: records, resuming, mistakes and missing libraries."""
 
 import json
 import os
@@ -26,6 +26,9 @@ from tests.makers import dyadic_features, triples_text
 FEATURES = dyadic_features(3, 40, 64, "binary")
 BASE = ["bench", "--neurons", "64", "--bias", "-0.3", "--data", ".", "--out", "out", "--runs", "2"]
 QUICK = [*BASE, "--layers", "3", "--engines", "scipy", "--modes", "edges"]
+PER_NETWORK = 4
+"""Sessions of two modes and two numbers of threads."""
+
 TRUE = infer(official_network(64, 3, bias=-0.3), FEATURES, engine="scipy").live.size
 
 
@@ -48,10 +51,10 @@ def contents(folder: str) -> dict[str, bytes]:
 
 
 def failure(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """The one line that a mistake gets."""
+    """Run a wrong command; returns the one line that it prints."""
     try:
         status = main(arguments)
-    except SystemExit as exit_:  # argparse's own way
+    except SystemExit as exit_:  # argparse exits
         status = exit_.code
     printed = capsys.readouterr()
     assert status == 2
@@ -81,7 +84,7 @@ def test_a_sweep_measures_all_pairs_and_says_how_fast(capsys: pytest.CaptureFixt
 def test_what_ran_is_what_was_asked_for_and_what_the_record_says(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """On every axis of the sweep, and in every run of a case."""
+    """For every axis of the sweep, and in every run of a case."""
     ran: list[tuple[str, str, int, int]] = []
 
     def watch(engine: type, name: str, mode_of: Any) -> None:
@@ -108,7 +111,7 @@ def test_what_ran_is_what_was_asked_for_and_what_the_record_says(
         facts = read(f"out/{name}")
         assert Case(*(facts[field] for field in Case._fields)).file_name == name
         assert len(facts["runs"]) == 2
-    # Nothing is left to measure, and what is there is no hindrance.
+    # Nothing is left to measure, and the records that are there are read.
     ran.clear()
     assert main([*arguments, "--features", "10,40"]) == 0
     assert ran == []
@@ -121,6 +124,27 @@ def test_a_run_of_another_case_than_was_asked_for_is_no_record(
     assert main([*BASE, "--layers", "3", "--modes", "edges", "--threads", "1,2"]) == 70
     assert re.search(r"threads=2.* was to be measured, but .*threads=1", capsys.readouterr().err)
     assert not Path("out").exists()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_sessions_are_closed_when_their_network_is_done(
+    fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[Session] = []
+    load = Session.load
+
+    def keep(session: Session, features: Any) -> Any:
+        assert [each._is_open for each in opened].count(True) == len(opened) % PER_NETWORK
+        opened.append(session)
+        if fails:
+            raise RuntimeError("in the middle")
+        return load(session, features)
+
+    monkeypatch.setattr(Session, "load", keep)
+    arguments = [*BASE, "--layers", "3,6", "--threads", "1,2"]
+    assert main(arguments) == (70 if fails else 0)
+    assert len(opened) == (1 if fails else 2 * PER_NETWORK)
+    assert not any(session._is_open for session in opened)
 
 
 def test_a_record_holds_runs_phases_checks_and_origin() -> None:
@@ -199,7 +223,7 @@ def test_a_wrong_result_prints_failed_and_no_rate(
     facts = read("out/64-l3-scipy-edges-r1-t1-f40.json")
     assert facts["categories"]["truth"] == "failed"
     assert facts["edges_per_second"] is None
-    # It stays known as a failure, and reaches no table.
+    # The record still says that it has failed, and no table shows it.
     assert main(QUICK) == 1
     assert "FAILED" in capsys.readouterr().out
     assert "nothing to report" in failure(["report", "out"], capsys)

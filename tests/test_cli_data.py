@@ -29,7 +29,7 @@ def data(folder, capsys):
     def run(*arguments):
         status = main(["data", *map(str, arguments), "--data", str(folder)])
         printed = capsys.readouterr()
-        assert printed.err.count("\n") == (status == 2)  # one line, only for a mistake
+        assert printed.err.count("\n") == (status == 2)  # one line for a mistake, none otherwise
         return status, printed.out, printed.err
 
     return run

@@ -1,4 +1,4 @@
-"""``spdnn data fuse``: files of branches to a file of one network."""
+"""``spdnn data fuse``: make one network of the files of branches."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ FUSE = ["data", "fuse"]
 
 @pytest.fixture(autouse=True)
 def files(alone: None) -> None:
-    """A file a branch, each of another kind."""
+    """One file for each branch, all of different kinds."""
     onnx_chain.write_model(Path("a.onnx"), BRANCHES[0])
     state_dict.write_safetensors(Path("b.safetensors"), BRANCHES[1])
     store.write_network(Path("c.spdnn"), BRANCHES[2])

@@ -16,7 +16,7 @@ def facts(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
     assert main(["info"]) == 0
     lines = capsys.readouterr().out.splitlines()
     width = len("engine scipy") + 2
-    # Of several rows of a name, the first: that of the mpirun on the path.
+    # The first of several rows with a name counts. It is that of the mpirun on the path.
     return {line[:width].strip(): line[width:] for line in reversed(lines)}
 
 

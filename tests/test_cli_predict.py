@@ -1,4 +1,4 @@
-"""Networks of one's own on the command line: ``predict``, ``run`` and ``data convert``."""
+"""A user's own networks on the command line: ``predict``, ``run`` and ``data convert``."""
 
 import gzip
 import json
@@ -28,7 +28,7 @@ NETWORK = trained_network(1, [9, 8, 6, 4])
 FEATURES = dyadic_features(5, 30, 9)
 PREDICTED = predict(NETWORK, FEATURES, engine="scipy")
 LABELS = np.where(np.arange(30) % 3 == 0, (PREDICTED.classes + 1) % 4, PREDICTED.classes)
-"""Ten of the thirty are not what the network says."""
+"""Ten of the thirty labels differ from the classes that the network gives."""
 
 BASE = ["predict", "--weights", "net.onnx", "--inputs", "f.npz"]
 
@@ -197,7 +197,7 @@ def test_what_cannot_be_converted_is_one_line(
 
 
 def zero_based(text: bytes) -> bytes:
-    """Triples of text with their first two numbers less by one."""
+    """Lines of triples whose first two numbers are smaller by one."""
     rows = [line.split(b"\t") for line in text.splitlines()]
     return b"".join(b"%d\t%d\t%s\n" % (int(i) - 1, int(j) - 1, value) for i, j, value in rows)
 

@@ -1,4 +1,4 @@
-"""``spdnn run`` as a person meets it: exit status, what is printed, what is written."""
+"""``spdnn run`` from the command line: exit status, output and files."""
 
 import hashlib
 import json
@@ -30,7 +30,7 @@ from tests.makers import (
 NETWORK = small_network(64, 3)
 FEATURES = dyadic_features(3, 40, 64, "binary")
 TRUE = infer(NETWORK, FEATURES, engine="scipy").categories
-"""Some features live, some are dead: the tests of this file need both."""
+"""Some features are live and some are dead. The tests of this file need both."""
 
 BASE = [
     "run", "--neurons", "64", "--layers", "3", "--bias", "-0.5", "--weights", "weights",
@@ -47,7 +47,7 @@ def files(alone: None) -> None:
 
 
 def with_option(arguments: list[str], name: str, value: str) -> list[str]:
-    """Arguments with the value of one option changed, or the option added."""
+    """Change the value of an option in arguments, or add the option."""
     if name not in arguments:
         return [*arguments, name, value]
     at = arguments.index(name)
@@ -55,10 +55,10 @@ def with_option(arguments: list[str], name: str, value: str) -> list[str]:
 
 
 def failure(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """The one line that a user's mistake gets."""
+    """Run a wrong command; returns the one line that it prints."""
     try:
         status = main(arguments)
-    except SystemExit as exit_:  # argparse's own way
+    except SystemExit as exit_:  # argparse exits
         status = exit_.code
     printed = capsys.readouterr()
     assert status == 2
@@ -223,7 +223,7 @@ def test_a_reference_that_would_take_long_is_left_out_unless_asked_for(
 def test_what_took_long_is_said_how_to_keep(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(BASE) == 0  # a second's work
+    assert main(BASE) == 0  # takes about a second
     assert "next time" not in capsys.readouterr().out
     monkeypatch.setattr("spdnn.cli.run.WORTH_SECONDS", 0.0)
     monkeypatch.setattr("spdnn.cli.run.WORTH_KEEPING", 0.0)
@@ -569,7 +569,7 @@ def test_an_interrupt_is_one_line_and_status_130(
 
 
 def program(*arguments: str, **given: Any) -> subprocess.CompletedProcess[str]:
-    """The program in a process of its own."""
+    """Run the program in a process of its own."""
     command = [sys.executable, "-m", "spdnn", *arguments]
     return subprocess.run(command, text=True, stderr=subprocess.PIPE, check=False, **given)
 

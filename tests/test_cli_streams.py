@@ -1,4 +1,4 @@
-"""The program and its streams: closed, full, redirected, of another encoding; its own errors."""
+"""The program with streams that are closed, full, redirected or of another encoding."""
 
 import json
 import os
@@ -33,7 +33,7 @@ def files(alone: None) -> None:
 
 
 def shell(redirected: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """The program as a shell starts it, with its streams redirected as written."""
+    """Start the program by a shell, with its streams redirected."""
     command = shlex.join([sys.executable, "-m", "spdnn", *arguments])
     return subprocess.run(
         ["sh", "-c", f"{command} {redirected}"],
@@ -165,7 +165,7 @@ def test_a_path_that_an_encoding_cannot_say_is_written_as_codes(name: str, encod
     assert missing.stderr.count("\n") == 1
 
 
-# Errors of the program's own
+# Errors of the program itself
 
 
 def test_what_nobody_has_foreseen_has_a_status_of_its_own(

@@ -1,4 +1,4 @@
-"""Many ranks, one answer: real runs under mpirun, and what a rank does when something is wrong."""
+"""Runs of several ranks under mpirun: their results, and what they do about errors."""
 
 import importlib.util
 import itertools
@@ -17,7 +17,7 @@ import pytest
 from spdnn import Features, Layer, Network, infer
 from spdnn.cli.main import main
 from spdnn.distributed import join
-from spdnn.distributed.ranks import load_mpi, misfit
+from spdnn.distributed.joining import load_mpi, misfit
 from spdnn.errors import DeviceError
 from spdnn.io import store
 from spdnn.run.options import PARTITIONS, Partition
@@ -50,7 +50,7 @@ STARTS_WITHIN = 120.0
 
 
 def find_mpirun() -> str:
-    """An mpirun beside Python, or else on the path; skips the test where there is none."""
+    """Find mpirun beside Python or on the path; skip the test if there is none."""
     if importlib.util.find_spec("mpi4py") is None:
         pytest.skip("mpi4py is not installed: pip install 'spdnn[mpi-local]'")
     beside = Path(sys.executable).parent / "mpirun"
@@ -81,7 +81,7 @@ def run_ranks(ranks: int, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def run_alone(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run ``spdnn`` as one process, with variables of a launcher that is not there."""
+    """Run ``spdnn`` as one process, with variables as a launcher sets them."""
     return subprocess.run(
         [sys.executable, "-m", "spdnn", *arguments],
         stdin=subprocess.DEVNULL,
@@ -93,7 +93,7 @@ def run_alone(*arguments: str, **variables: str) -> subprocess.CompletedProcess[
 
 
 def ours(printed: str) -> list[str]:
-    """The lines that are not the launcher's."""
+    """The lines that ``spdnn`` has printed, not the launcher."""
     return [line for line in printed.splitlines() if line.startswith("spdnn")]
 
 
@@ -110,7 +110,7 @@ def expected(features: Features = FEATURES) -> bytes:
 
 @pytest.fixture(scope="session")
 def official(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Arguments of an official run whose inputs are made once."""
+    """Arguments of an official run. Its inputs are made once."""
     inputs = tmp_path_factory.mktemp("official") / "inputs.spdnn"
     images = str(shared_data / "train-images-idx3-ubyte.gz")
     assert main(["data", "convert", "--neurons", "1024", "--inputs", images, str(inputs)]) == 0
@@ -179,9 +179,9 @@ def test_the_last_of_such_ranks_says_why_it_stops(monkeypatch: pytest.MonkeyPatc
 LEFT_OVER = [
     {"SLURM_NTASKS": "4", "SLURM_PROCID": "2"},
     {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "2"},
-    {"PMI_SIZE": "4", "PMI_RANK": "2", "PMI_FD": "0"},  # a number that is no launcher's any more
+    {"PMI_SIZE": "4", "PMI_RANK": "2", "PMI_FD": "0"},  # a descriptor that is not open
 ]
-"""Variables that tell of ranks which are not there."""
+"""Variables of launchers that have not started this process."""
 
 
 @pytest.mark.usefixtures("files")
@@ -272,6 +272,7 @@ def test_singletons_of_a_real_mpi_stop() -> None:
     done = run_alone(*BASE, OMPI_COMM_WORLD_SIZE="4", OMPI_COMM_WORLD_RANK="0")
     assert done.returncode == 2
     assert done.stderr.startswith("spdnn: error: the launcher has started 4 processes")
+    assert done.stderr.endswith("(--allow-singleton runs every process by itself)\n")
     assert done.stderr.count("\n") == 1
 
 
@@ -442,7 +443,7 @@ def test_wrong_categories_are_status_1() -> None:
 
 
 def run_failing(phase: str, kind: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run two ranks, of which one fails; a hang is a failure of the test."""
+    """Run two ranks, one of which fails. The test fails if they hang."""
     return subprocess.run(
         command(2, "tests.mpi_phases", phase, kind, *arguments),
         capture_output=True,
@@ -509,14 +510,14 @@ def test_a_rank_that_fails_in_the_middle_stops_all(fault: str, message: str) -> 
 TOLD = {
     "data": (2, "the data is wrong"),
     "os": (2, "[Errno 5] the disk is broken"),
-    "memory": (2, "out of memory"),
+    "memory": (2, "out of memory: take fewer --features, --layers or --threads"),
     "ours": (70, "Traceback"),
     "exit-0": (1, "has ended in the middle of the run, with status 0"),
     "exit-3": (3, "has ended in the middle of the run, with status 3"),
     "interrupted": (130, "interrupted"),
     "killed": (9, ""),
 }
-"""Exit status of the job, and what the rank that has failed says."""
+"""Exit status of the job, and what the rank that has failed prints."""
 
 QUICK_FAILURES = [
     *((phase, "data") for phase in PHASES),

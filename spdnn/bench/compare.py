@@ -1,4 +1,4 @@
-"""Old records against new ones, case by case: faster or slower, and whether beyond the noise."""
+"""Compare old records with new ones, case by case, and tell changes from noise."""
 
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
@@ -6,14 +6,24 @@ from typing import Literal, NamedTuple
 from spdnn.bench.records import SAME_DATA, Case, Record
 
 FEWEST_RUNS = 3
-"""Runs a side of which a range can be told: of five each, all of one side below all of the other
-happens by chance once in 126 comparisons, of three each once in 10."""
+"""Runs on each side that a comparison of ranges needs. With five runs each, the range of one side
+lies below the other's by chance once in 126 comparisons; with three runs each, once in 10."""
 
 Verdict = Literal["faster", "slower", "within the spread", "too few runs", "FAILED"]
 
 
 class Change(NamedTuple):
-    """How a case has changed; `ratio` is new rate by old rate, None where a check has failed."""
+    """How a case has changed.
+
+    Attributes
+    ----------
+    old, new : Record
+        The records of the case.
+    ratio : float or None
+        The new rate divided by the old one; None if a check has failed.
+    verdict : str
+        What the ratio and the ranges of all runs say.
+    """
 
     old: Record
     new: Record
@@ -22,13 +32,21 @@ class Change(NamedTuple):
 
     @property
     def same_data(self) -> bool:
-        """Whether both ran the same weights and inputs, as far as the records tell."""
+        """Whether both ran the same weights and inputs, as far as the records say."""
         old, new = self.old.facts["data"], self.new.facts["data"]
         return all(old.get(name) == new.get(name) for name in SAME_DATA)
 
 
 class Changes(NamedTuple):
-    """All changes, and the records that only one side has."""
+    """All changes, and the records that only one side has.
+
+    Attributes
+    ----------
+    both : list of Change
+        Cases that both sides have.
+    only_old, only_new : list of Record
+        Records of cases that one side has.
+    """
 
     both: list[Change]
     only_old: list[Record]
@@ -44,7 +62,13 @@ class Changes(NamedTuple):
 
 
 def compare(old: Sequence[Record], new: Sequence[Record]) -> Changes:
-    """Match records by case and compare them."""
+    """Match records by case and compare them.
+
+    Parameters
+    ----------
+    old, new : sequence of Record
+        The records of both sides; each case is there once.
+    """
     olds = {record.case: record for record in old}
     news = {record.case: record for record in new}
     both = [_change(olds[case], news[case]) for case in sorted(olds.keys() & news.keys())]
@@ -52,11 +76,12 @@ def compare(old: Sequence[Record], new: Sequence[Record]) -> Changes:
 
 
 def _rest(these: dict[Case, Record], those: dict[Case, Record]) -> list[Record]:
+    """The records of cases that only the first side has."""
     return [these[case] for case in sorted(these.keys() - those.keys())]
 
 
 def _change(old: Record, new: Record) -> Change:
-    """Compare two records: beyond the spread is where the ranges of all runs do not meet."""
+    """Compare two records. A change counts if the ranges of all runs do not overlap."""
     if not (old.passed and new.passed):
         return Change(old, new, None, "FAILED")
     ratio = new.rate / old.rate

@@ -1,8 +1,8 @@
-"""Who takes part in a benchmark: this project's engines and other libraries, behind one face."""
+"""The contestants of a benchmark: engines of this project and other libraries."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -20,31 +20,47 @@ from spdnn.run.session import Session
 from spdnn.run.team import Team
 
 SHARES = (1, 2, 5, 10, 20, 50, 100)
-"""A slow rival runs on all features, or on a half, a fifth, ... of them."""
+"""A rival runs on all features, or if it is slow on a half, a fifth, ... of them."""
 
 RIVAL_MODE = "edges"
 """Rivals evaluate every edge of every live feature."""
 
 
 class Entry(NamedTuple):
-    """A case to be measured, and the threads of each rank."""
+    """A case to be measured.
+
+    Attributes
+    ----------
+    case : Case
+        The case.
+    threads : int
+        Threads of each rank.
+    """
 
     case: Case
     threads: int
 
     @property
     def library(self) -> str | None:
-        """The rival's name; None for an engine of this project."""
+        """Name of the rival; None for an engine of this project."""
         return RIVALS[self.case.engine].name if self.case.engine in RIVALS else None
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Name of the engine or rival, as it is printed."""
         return self.library or f"spdnn {self.case.engine}, {self.case.mode}"
 
 
 class LeftOut(NamedTuple):
-    """An entry that could not be measured, and why."""
+    """An entry that could not be measured.
+
+    Attributes
+    ----------
+    entry : Entry
+        What was to be measured.
+    reason : str
+        Text of the error.
+    """
 
     entry: Entry
     reason: str
@@ -52,33 +68,51 @@ class LeftOut(NamedTuple):
 
 @dataclass(eq=False)
 class Contestant:
-    """An entry that is ready to run, and what its runs gave.
+    """An entry that is ready to run, and the results of its runs.
 
-    Every run must say that it was of the entry's case, or a record would be of another one.
+    Attributes
+    ----------
+    entry : Entry
+        The entry.
+    network : Network
+        The network to run.
+    run : callable
+        Runs it once. The result must be of the entry's case.
+    limits : callable
+        Makes a context in which libraries use no more threads than the entry has.
+    warm_up : float
+        Seconds of the run that `warm` does.
+    layers : tuple of LayerCount
+        Counts of that run; empty for rivals.
+    results : list of Result
+        What the measured runs gave.
+    watch : Watch
+        What the machine did during the measured runs.
     """
 
     entry: Entry
     network: Network
     run: Callable[[], Result]
-    limits: Callable[[], AbstractContextManager[Any]] = nullcontext
+    limits: Callable[[], AbstractContextManager[object]] = nullcontext
     warm_up: float = 0.0
     layers: tuple[LayerCount, ...] = ()
     results: list[Result] = field(default_factory=list)
     watch: Watch = field(default_factory=Watch)
 
     def warm(self) -> None:
-        """Run once, apart from what is measured."""
+        """Run once without measuring."""
         started = time.perf_counter()
         with self.limits():
             self.layers = self._run().layers
         self.warm_up = time.perf_counter() - started
 
     def measure(self) -> None:
-        """Run once more."""
+        """Run once and keep the result."""
         with self.limits(), self.watch:
             self.results.append(self._run())
 
     def _run(self) -> Result:
+        """Run once, and check that the case is that of the entry: a record is named by it."""
         result = self.run()
         ran = case_of(self.network, result)
         if ran != self.entry.case:
@@ -94,7 +128,26 @@ def engine_entries(
     features: list[int],
     ranks: int,
 ) -> Iterator[Entry]:
-    """All pairs of engines and modes that there are, with all threads and numbers of features."""
+    """List the cases of engines: each in its modes, with all threads and numbers of features.
+
+    Parameters
+    ----------
+    network : Network
+        The network to run.
+    engines, modes : tuple of str
+        Names. Pairs of an engine and a mode that it does not have are left out.
+    threads : list of int
+        Numbers of threads of each rank.
+    features : list of int
+        Numbers of features.
+    ranks : int
+        Ranks of the run.
+
+    Yields
+    ------
+    Entry
+        May be yielded more than once: some engines have one thread, whatever is asked for.
+    """
     for name in engines:
         for n_threads in threads:
             engine = make_engine(name, n_threads)
@@ -113,16 +166,27 @@ def rival_entries(
     edges_a_feature: float,
     seconds: float,
 ) -> Iterator[Entry]:
-    """All rivals, each on as many features as it usually runs in some seconds.
+    """List the cases of rivals, each on as many features as it usually runs in some seconds.
 
     Parameters
     ----------
-    network, rivals, threads
+    network : Network
+        The network to run.
+    rivals : tuple of str
+        Keys of `RIVALS`.
+    threads : list of int
+        Numbers of threads; rivals with one thread are listed once.
     features : int
-        All that there are.
+        Number of all features.
     edges_a_feature : float
-        Edges that must be evaluated for one of them, on average, since it is live.
+        Average number of edges that a feature takes part in while it is live.
     seconds : float
+        Time that a run may take.
+
+    Yields
+    ------
+    Entry
+        By rival and number of threads.
     """
     for key in rivals:
         rival = RIVALS[key]
@@ -135,13 +199,14 @@ def rival_entries(
 
 
 def edges_a_feature(network: Network, n_features: int, live: Sequence[int]) -> float:
-    """Edges that a feature takes part in on average: those of the layers that it enters live.
+    """Compute the average number of edges of the layers that a feature enters while it is live.
 
     Parameters
     ----------
     network : Network
+        The network to run.
     n_features : int
-        That enter the first layer.
+        Features that enter the first layer.
     live : sequence of int
         Live features after each layer.
     """
@@ -151,17 +216,38 @@ def edges_a_feature(network: Network, n_features: int, live: Sequence[int]) -> f
 
 
 def prepare(
-    entries: list[Entry], network: Network | None, features: Features | None, team: Team
+    entries: list[Entry],
+    network: Network | None,
+    features: Features | None,
+    team: Team,
+    closing: ExitStack,
 ) -> tuple[list[Contestant], list[LeftOut]]:
-    """Make contestants, as far as libraries and memory allow; each is run once to warm up.
+    """Make contestants, as far as libraries and memory allow, and run each once to warm up.
 
     Parameters
     ----------
     entries : list of Entry
         The same on all ranks.
-    network, features
-        None on ranks that lead no node.
+    network : Network or None
+        The network to run; None on ranks that lead no node.
+    features : Features or None
+        All inputs; None on ranks that lead no node.
     team : Team
+        The ranks.
+    closing : ExitStack
+        Closes the sessions that are opened here.
+
+    Returns
+    -------
+    list of Contestant
+        Those that can run.
+    list of LeftOut
+        The others.
+
+    Raises
+    ------
+    SpdnnError
+        An error that not all ranks know of.
     """
     contestants: list[Contestant] = []
     left_out = []
@@ -169,7 +255,7 @@ def prepare(
     for entry in entries:
         try:
             if entry.library is None:
-                contestant = _engine(entry, network, features, team, planned)
+                contestant = _engine(entry, network, features, team, planned, closing)
             else:
                 assert network is not None
                 assert features is not None
@@ -189,8 +275,9 @@ def _engine(
     features: Features | None,
     team: Team,
     planned: dict[tuple[str, str], Session],
+    closing: ExitStack,
 ) -> Contestant:
-    """Plan, unless a process by itself has that plan already."""
+    """Open a session, with the plan of an earlier one if this process is alone."""
     case = entry.case
     part = None if features is None else features.part(0, case.features)
     have = planned.get((case.engine, case.mode)) if team.size == 1 else None
@@ -200,6 +287,7 @@ def _engine(
         planned[case.engine, case.mode] = session
     else:
         session = have.with_threads(entry.threads)
+    closing.enter_context(session)
     batch = session.load(part)
     return Contestant(
         entry, session.network, lambda: session.run_batch(batch).after(session.seconds)
@@ -207,7 +295,7 @@ def _engine(
 
 
 def _rival(entry: Entry, network: Network, features: Features) -> Contestant:
-    """Convert weights and features to the library's own form."""
+    """Convert weights and features to the form of the library."""
     started = time.perf_counter()
     rival = RIVALS[entry.case.engine](network, entry.threads)
     planned = time.perf_counter()
@@ -226,7 +314,7 @@ def _rival(entry: Entry, network: Network, features: Features) -> Contestant:
 def _rival_result(
     rival: Rival, converted: Any, n_edges: int, n_features: int, spent: Seconds
 ) -> Result:
-    """Run a rival; it tells nothing of its layers."""
+    """Run a rival. Its result has no counts of layers."""
     started = time.perf_counter()
     live = rival.run(converted)
     inference = time.perf_counter() - started

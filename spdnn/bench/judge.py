@@ -1,4 +1,4 @@
-"""What the categories of a benchmark's runs are held against: always something that proves them."""
+"""Judge the categories of a benchmark's runs, always by something that proves them."""
 
 from collections.abc import Collection
 from dataclasses import replace
@@ -18,18 +18,20 @@ from spdnn.sources.truth import read_truth
 
 
 class Judge:
-    """Checks runs of one network on its first so many features.
+    """Judges runs of one network on the first features of its inputs.
 
-    By the list in the data folder, where network and inputs are the official ones; by the known
-    sha256 of the whole list; else by the float64 reference, run when it is first asked for.
+    It takes the list in the data folder if network and inputs are the official ones, else the
+    known sha256 of the whole list, else the float64 reference. The reference is run when it is
+    first needed.
 
     Parameters
     ----------
     network : SourcedNetwork
+        The network to run.
     features : SourcedFeatures
-        All that there are.
+        All of its inputs.
     counts : collection of int
-        How many of them the runs take.
+        Numbers of features that the runs take.
     folder : Path or None
         The data folder, as `spdnn.sources.folder.data_folder` takes it.
     """
@@ -51,7 +53,23 @@ class Judge:
         self._reference: npt.NDArray[np.int64] | None = None
 
     def check(self, result: Result) -> Check:
-        """Judge a run; the outcome is "passed" or "failed"."""
+        """Judge a run.
+
+        Parameters
+        ----------
+        result : Result
+            What the run has found.
+
+        Returns
+        -------
+        Check
+            Its outcome is "passed" or "failed".
+
+        Raises
+        ------
+        DataError
+            If the list in the data folder is damaged.
+        """
         n = result.n_features
         part = n if n < len(self._features) else None
         if self._list is not None:

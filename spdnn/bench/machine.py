@@ -1,46 +1,55 @@
-"""What the machine does by itself: its peaks, who else is at work, the energy it takes."""
+"""Measure the machine: its peaks, the work of other processes, and energy."""
 
 import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
 from spdnn.bench.optional import optional
 
 SGEMM_SIDE = 2048
+"""Rows and columns of the matrices that are multiplied."""
+
 COPY_BYTES = 1 << 28
-"""Beyond every cache, for the bandwidth of memory."""
+"""Bytes that are copied: more than every cache holds, for the bandwidth of memory."""
 
 REPEATS = 5
+"""Measurements of each peak; the best one counts."""
 
 POWERCAP = Path("/sys/class/powercap")
 STAT = Path("/proc/stat")
 _IDLE = (3, 4)
-"""Columns of ``/proc/stat`` in which a processor does nothing: idle, iowait."""
+"""Columns of ``/proc/stat`` that count idle time: idle, iowait."""
 
 _GUEST = 8
-"""From this column on, time that is in another column, too."""
+"""From this column on, ``/proc/stat`` counts time that another column counts, too."""
 
 _MICRO = 1e-6
 _MILLI = 1e-3
 
 
 def peaks(threads: int) -> dict[str, float]:
-    """Measure NumPy's float32 matrix product and a copy through memory, the best of several.
+    """Measure NumPy's float32 matrix product and a copy through memory, the best of several runs.
 
     Parameters
     ----------
     threads : int
+        Threads of both.
 
     Returns
     -------
     dict
-        "threads"; "sgemm_per_second", multiply-adds (that is, edges) a second;
-        "copied_bytes_per_second", read and written bytes together.
+        "threads"; "sgemm_per_second", multiply-adds a second; "copied_bytes_per_second", the
+        sum of bytes that are read and bytes that are written.
+
+    Raises
+    ------
+    DeviceError
+        If threadpoolctl is not installed.
     """
     limits = optional("threadpoolctl", "bench").threadpool_limits
     matrix = np.ones((SGEMM_SIDE, SGEMM_SIDE), dtype=np.float32)
@@ -64,7 +73,8 @@ def peaks(threads: int) -> dict[str, float]:
     }
 
 
-def _best(work: Callable[[], Any]) -> float:
+def _best(work: Callable[[], object]) -> float:
+    """The shortest time of several runs, after one that is not measured."""
     work()
     seconds = []
     for _ in range(REPEATS):
@@ -75,7 +85,7 @@ def _best(work: Callable[[], Any]) -> float:
 
 
 class Watch:
-    """Adds up, while it is entered, wall time, others' work and energy."""
+    """A context that adds up wall time, the work of other processes, and energy."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -98,12 +108,12 @@ class Watch:
 
     @property
     def others_busy(self) -> float:
-        """Processors, on average, that were at work for other processes or stolen by the host."""
+        """Average number of processors that others used: other processes, or the host."""
         return max(0.0, self.others / self.seconds) if self.seconds else 0.0
 
 
 def busy_seconds() -> float:
-    """Processor seconds since the machine was started in which any of them was not idle."""
+    """Seconds that processors have been busy since the machine was started, summed over all."""
     try:
         columns = STAT.read_text().splitlines()[0].split()[1:]
         ticks = [int(column) for column in columns[:_GUEST]]
@@ -114,10 +124,15 @@ def busy_seconds() -> float:
 
 
 def energy() -> dict[str, tuple[float, float]]:
-    """Energy counters that can be read, in joules, and at how many joules they start anew.
+    """Read the energy counters of processors and GPUs, as far as they can be read.
 
-    Processor packages by RAPL (root's only on many machines), NVIDIA GPUs by NVML if pynvml is
-    installed.
+    Processor packages are read by RAPL, which only root may do on many machines. NVIDIA GPUs are
+    read by NVML if pynvml is installed.
+
+    Returns
+    -------
+    dict of str to tuple of float
+        By name, joules, and the number of joules at which the counter starts again from 0.
     """
     return {**_rapl(), **_nvml()}
 
@@ -127,7 +142,7 @@ def _rapl() -> dict[str, tuple[float, float]]:
     for folder in sorted(POWERCAP.glob("intel-rapl:[0-9]*")):
         try:
             name = (folder / "name").read_text().strip()
-            if name.startswith("package"):  # its parts are counted in it
+            if name.startswith("package"):  # the other counters are parts of packages
                 used = int((folder / "energy_uj").read_text())
                 wraps_at = int((folder / "max_energy_range_uj").read_text())
                 counters[name] = used * _MICRO, wraps_at * _MICRO

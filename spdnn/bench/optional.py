@@ -1,13 +1,20 @@
-"""Libraries that are needed for measuring and reporting only, asked for when they are used."""
+"""Import libraries that only measuring and reporting need, when they are used."""
 
 import importlib
-from typing import Any
+from types import ModuleType
 
 from spdnn.errors import DeviceError
 
 
-def optional(module: str, extra: str) -> Any:
-    """Import a module that an extra of this package brings.
+def optional(module: str, extra: str) -> ModuleType:
+    """Import a module that an extra of this package installs.
+
+    Parameters
+    ----------
+    module : str
+        Its name.
+    extra : str
+        The extra.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Where the data of a measurement comes from, and checksums of what was read."""
+"""Sources and checksums of the data of a measurement."""
 
 import hashlib
 from typing import Any
@@ -11,7 +11,17 @@ from spdnn.sources.networks import SourcedNetwork
 
 
 def data_facts(network: SourcedNetwork, features: SourcedFeatures) -> dict[str, Any]:
-    """Sources and checksums; what the recipe makes is known by the version of this package."""
+    """Sources and checksums of a network and its inputs, ready for JSON.
+
+    Weights that the recipe makes have no checksum: the version of this package determines them.
+
+    Parameters
+    ----------
+    network : SourcedNetwork
+        The network to run.
+    features : SourcedFeatures
+        Its inputs.
+    """
     return {
         "weights": network.source,
         "inputs": features.source,
@@ -21,7 +31,7 @@ def data_facts(network: SourcedNetwork, features: SourcedFeatures) -> dict[str, 
 
 
 def features_sha256(features: Features) -> str:
-    """sha256 of features in index form: where each begins, its neurons, its values."""
+    """Compute the sha256 of features in index form: their starts, neurons and values."""
     begin, end = features.indptr[0], features.indptr[-1]
     digest = hashlib.sha256(features.indptr - begin)
     digest.update(features.indices[begin:end])
@@ -31,7 +41,7 @@ def features_sha256(features: Features) -> str:
 
 
 def network_sha256(network: Network) -> str:
-    """sha256 of all layers' weights in CSR form, and of their biases."""
+    """Compute the sha256 of the weights of all layers, in CSR form, and of their biases."""
     digest = hashlib.sha256()
     for layer in network.layers:
         weights = layer.weights

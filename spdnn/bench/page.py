@@ -1,9 +1,8 @@
-"""One page that a person can open: tables and plots in one HTML file that loads nothing else."""
+"""The page of a report: tables and plots in one HTML file that loads nothing else."""
 
 import base64
 from collections.abc import Sequence
 from importlib.resources import files
-from typing import Any
 
 from spdnn.bench.optional import optional
 from spdnn.bench.plots import Plot, best_of_each, subtitle
@@ -14,7 +13,23 @@ from spdnn.bench.tables import Table, rate
 def make_page(
     records: Sequence[Record], tables: Sequence[Table], plots: Sequence[Plot], heading: str
 ) -> str:
-    """Put everything into one page.
+    """Make the page.
+
+    Parameters
+    ----------
+    records : sequence of Record
+        Records of one machine that have all passed.
+    tables : sequence of Table
+        Their tables.
+    plots : sequence of Plot
+        Their plots.
+    heading : str
+        Title of the page.
+
+    Returns
+    -------
+    str
+        HTML.
 
     Raises
     ------
@@ -38,7 +53,7 @@ def make_page(
 
 
 def best(records: Sequence[Record]) -> list[dict[str, str]]:
-    """The highest rate of each engine and mode of this project."""
+    """Rows of the highest rate of each engine and mode of this project."""
     rows = []
     for name, found in best_of_each(records).items():
         fastest = max(found.values(), key=lambda record: record.rate)
@@ -49,7 +64,7 @@ def best(records: Sequence[Record]) -> list[dict[str, str]]:
 
 
 def origin(records: Sequence[Record]) -> list[tuple[str, str]]:
-    """Machine, software, data and dates of all records together."""
+    """Rows of machine, software, data and dates of all records."""
     facts = [record.facts["provenance"] for record in records]
     first = facts[0]
     versions = {name: v for each in facts for name, v in each["versions"].items()}
@@ -58,7 +73,7 @@ def origin(records: Sequence[Record]) -> list[tuple[str, str]]:
     others = [number for number in busy if number is not None]
     official = all(record.facts["data"].get("official") for record in records)
     checks = sorted({record.facts["categories"]["check"] for record in records})
-    rows: list[tuple[str, Any]] = [
+    rows: list[tuple[str, object]] = [
         ("machine", records[0].machine),
         ("memory", f"{first.get('memory', 0) / 2**30:.1f} GiB"),
         ("driver", first.get("driver")),

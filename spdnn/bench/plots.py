@@ -1,14 +1,15 @@
 """Plots of records: rates, live features by layer, strong scaling, roofline.
 
-Colours are those of Okabe and Ito ("Color Universal Design", 2008), which the colour-blind tell
-apart; markers and line styles say the same again, for print. Filled marks were measured, hollow
-ones were published elsewhere and stand in a panel of their own.
+The colours are those of Okabe and Ito ("Color Universal Design", 2008), which colour-blind people
+can tell apart. Markers and line styles tell the same, for print. Filled marks were measured. Hollow
+marks were published elsewhere and have a panel of their own.
 """
 
 import io
 from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +18,11 @@ from spdnn.bench.published import published
 from spdnn.bench.records import Record
 from spdnn.bench.rivals import RIVALS
 from spdnn.bench.tables import TERA
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -27,15 +33,18 @@ GRID = "#DDDDDD"
 
 GIGA = 1e9
 WEIGHT_BYTES = 8
-"""Of an edge in CSR: its index and its value."""
+"""Bytes of an edge in CSR form: its index and its value."""
 
 ACTIVATION_BYTES = 4
 DPI = 150
 TOP_INCHES = 0.75
-"""Kept free above a plot, for its title and the line below that."""
+"""Room above a plot for its title and the line below the title."""
 
 ROW_INCHES = 0.4
+"""Height of a network's row in the plot of rates."""
+
 LEGEND_INCHES = 0.19
+"""Height of a line of a legend."""
 
 STYLE = {
     "font.size": 10,
@@ -51,7 +60,19 @@ STYLE = {
 
 
 class Plot(NamedTuple):
-    """A plot in both formats, and what it shows, in words."""
+    """A plot in both formats.
+
+    Attributes
+    ----------
+    name : str
+        Name of its files.
+    title : str
+        Heading of the plot.
+    caption : str
+        What it shows, in words.
+    png, svg : bytes
+        Contents of its files.
+    """
 
     name: str
     title: str
@@ -61,15 +82,28 @@ class Plot(NamedTuple):
 
 
 class Drawing(NamedTuple):
-    """A figure that is drawn, before it becomes bytes."""
+    """A figure that is drawn, but not yet written.
 
-    figure: Any
+    Attributes
+    ----------
+    figure : matplotlib.figure.Figure
+        The figure.
+    title, caption : str
+        As those of `Plot`.
+    """
+
+    figure: "Figure"
     title: str
     caption: str
 
 
 def all_plots(records: Sequence[Record]) -> list[Plot]:
-    """Draw what the records, of one machine and all passed, give; what they do not is left out.
+    """Draw all plots that the records have facts for.
+
+    Parameters
+    ----------
+    records : sequence of Record
+        Records of one machine that have all passed.
 
     Raises
     ------
@@ -78,7 +112,7 @@ def all_plots(records: Sequence[Record]) -> list[Plot]:
     """
     optional("matplotlib", "plot").use("Agg")
     pyplot = optional("matplotlib.pyplot", "plot")
-    draws: dict[str, Callable[[Any, Sequence[Record]], Drawing | None]] = {
+    draws: dict[str, Callable[[ModuleType, Sequence[Record]], Drawing | None]] = {
         "rates": draw_rates,
         "layers": draw_layers,
         "scaling": draw_scaling,
@@ -95,17 +129,17 @@ def all_plots(records: Sequence[Record]) -> list[Plot]:
 
 
 def subtitle(records: Sequence[Record]) -> str:
-    """The machine and the commit that the records are from."""
+    """The machine, version and commit of the records."""
     commits = sorted({str(record.facts["provenance"].get("git")) for record in records})
     versions = sorted({record.facts["provenance"]["versions"]["spdnn"] for record in records})
     return f"{records[0].machine} · spdnn {', '.join(versions)} ({', '.join(commits)})"
 
 
 def _saved(name: str, drawing: Drawing, below: str) -> Plot:
-    """Put the title over the figure and write it in both formats."""
+    """Put the title above the figure and write it in both formats."""
     figure = drawing.figure
     height = figure.get_figheight()
-    place = {"x": 0.02, "ha": "left", "va": "top"}
+    place: dict[str, Any] = {"x": 0.02, "ha": "left", "va": "top"}
     figure.text(y=1 - 0.12 / height, s=drawing.title, fontsize=13, fontweight="bold", **place)
     figure.text(y=1 - 0.40 / height, s=below, fontsize=8.5, color=GREY, **place)
     png, svg = io.BytesIO(), io.BytesIO()
@@ -115,20 +149,31 @@ def _saved(name: str, drawing: Drawing, below: str) -> Plot:
 
 
 class _Styles:
-    """Gives each name a colour and a marker, always the same in one plot."""
+    """Colours and markers of one plot: a name always gets the same ones."""
 
     def __init__(self) -> None:
         self._given: dict[str, tuple[str, str]] = {}
 
     def of(self, name: str) -> tuple[str, str]:
-        """Colour and marker of a name; pairs come again only after 64 names."""
+        """Colour and marker of a name. Pairs are used again only after 64 names."""
         number = len(self._given)
         marker = MARKERS[(number + number // len(COLOURS)) % len(MARKERS)]
         return self._given.setdefault(name, (COLOURS[number % len(COLOURS)], marker))
 
 
 def best_of_each(records: Sequence[Record]) -> dict[str, dict[str, Record]]:
-    """By name, then by network, the fastest record; engines of this project first."""
+    """Find the fastest record of each engine and rival for each network.
+
+    Parameters
+    ----------
+    records : sequence of Record
+        The records to choose from.
+
+    Returns
+    -------
+    dict of str to dict of str to Record
+        By name, then by network; engines of this project first.
+    """
     keys = [*dict.fromkeys(r.case.engine for r in records if r.library is None), *RIVALS]
     ordered = sorted(records, key=lambda record: (keys.index(record.case.engine), record.case))
     best: dict[str, dict[str, Record]] = {}
@@ -141,11 +186,12 @@ def best_of_each(records: Sequence[Record]) -> dict[str, dict[str, Record]]:
 
 
 def _networks(records: Sequence[Record]) -> list[str]:
+    """All networks, in the order of their cases."""
     return list(dict.fromkeys(r.case.network for r in sorted(records, key=lambda r: r.case)))
 
 
-def draw_rates(pyplot: Any, records: Sequence[Record]) -> Drawing:
-    """Rate by network and engine, and beside it what others have published."""
+def draw_rates(pyplot: ModuleType, records: Sequence[Record]) -> Drawing:
+    """Draw the rates by network and engine, and beside them those that others have published."""
     networks = _networks(records)
     rows = {network: -number for number, network in enumerate(networks)}
     best, others = best_of_each(records), _published_points(rows)
@@ -176,16 +222,16 @@ def draw_rates(pyplot: Any, records: Sequence[Record]) -> Drawing:
         where = {"loc": "upper left", "bbox_to_anchor": (left, (below - 0.45) / height)}
         figure.legend(handles, labels, fontsize=8, **where)
     caption = (
-        "Edges of all layers times all input features, by seconds of inference: the median run "
-        "with the fastest number of threads (* on a share of the features, at least in part). "
+        "Edges of all layers times all input features, divided by seconds of inference: the median "
+        "run with the fastest number of threads (*: at least in part on a share of the features). "
         "Filled: measured on this machine. Hollow: published elsewhere for other machines. In mode "
-        "merge the rate counts work that was not left to do."
+        "merge the rate counts work that merging has saved."
     )
     return Drawing(figure, "Rate by network and engine", caption)
 
 
 def _published_points(rows: dict[str, int]) -> dict[str, list[tuple[float, int]]]:
-    """By label, rates published for these networks and their rows."""
+    """By label, the rates that were published for these networks, and their rows."""
     points: dict[str, list[tuple[float, int]]] = {}
     for row in published():
         network = f"{row.neurons} x {row.layers}"
@@ -196,8 +242,8 @@ def _published_points(rows: dict[str, int]) -> dict[str, list[tuple[float, int]]
     return points
 
 
-def draw_layers(pyplot: Any, records: Sequence[Record]) -> Drawing | None:
-    """Live and distinct features by layer, the deepest network of each size."""
+def draw_layers(pyplot: ModuleType, records: Sequence[Record]) -> Drawing | None:
+    """Draw live and distinct features by layer, for the deepest network of each size."""
     deepest: dict[int, Record] = {}
     for record in records:
         if record.facts["layers_log"] and record.case.mode == "merge" and record.share == 1:
@@ -216,7 +262,7 @@ def draw_layers(pyplot: Any, records: Sequence[Record]) -> Drawing | None:
         for word, line, size in (("live", "-", 7), ("distinct", "--", 4)):
             counts = np.array(log[word], dtype=float)
             counts[counts == 0] = np.nan
-            style = {"marker": marker, "markevery": marked, "ms": size}
+            style: dict[str, Any] = {"marker": marker, "markevery": marked, "ms": size}
             label = f"{neurons} neurons, {word}"
             axes.plot(layers, counts, line, color=colour, label=label, **style)
     axes.set(xscale="log", yscale="log", xlabel="layer", ylabel="features")
@@ -230,32 +276,45 @@ def draw_layers(pyplot: Any, records: Sequence[Record]) -> Drawing | None:
 
 
 def _log_spaced(n: int) -> list[int]:
-    """Positions of marks, evenly spaced on a logarithmic axis."""
+    """Positions of markers that are evenly spaced on a logarithmic axis."""
     return sorted({round(x) - 1 for x in np.geomspace(1, n, 16)})
 
 
-def _single(pyplot: Any) -> tuple[Any, Any]:
-    """A figure of one plot, with room for the title above and a legend at its right."""
+def _single(pyplot: ModuleType) -> "tuple[Figure, Axes]":
+    """A figure of one plot, with room for a title above it and a legend at its right."""
     width, height = 10.4, 5.2
     figure, axes = pyplot.subplots(figsize=(width, height))
     figure.subplots_adjust(0.85 / width, 0.55 / height, 7.6 / width, 1 - TOP_INCHES / height)
     return figure, axes
 
 
-def _legend(axes: Any) -> None:
+def _legend(axes: "Axes") -> None:
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
 
 
-def _plain(*axes: Any) -> None:
-    """Numbers instead of powers, and none between the powers."""
+def _plain(*axes: "Axis") -> None:
+    """Label axes with plain numbers, and only at the powers."""
     for axis in axes:
         axis.set_major_formatter(lambda value, _: f"{value:,.10g}")
         axis.set_minor_formatter(lambda value, _: "")
 
 
 def scaling_groups(records: Sequence[Record]) -> Iterator[tuple[str, list[Record]]]:
-    """Records of this project's engines that differ in their number of processors only."""
-    groups: dict[tuple[Any, ...], list[Record]] = {}
+    """Group records of engines that differ only in their number of processors.
+
+    Parameters
+    ----------
+    records : sequence of Record
+        The records to choose from.
+
+    Yields
+    ------
+    str
+        Network, engine and mode.
+    list of Record
+        Records with at least two numbers of processors, ascending.
+    """
+    groups: dict[tuple[object, ...], list[Record]] = {}
     for record in records:
         if record.library is None:
             case = record.case
@@ -271,8 +330,8 @@ def _kind(record: Record) -> str:
     return f"{record.case.engine}, {record.case.mode}"
 
 
-def draw_scaling(pyplot: Any, records: Sequence[Record]) -> Drawing | None:
-    """Speed-up by processors, against the ideal."""
+def draw_scaling(pyplot: ModuleType, records: Sequence[Record]) -> Drawing | None:
+    """Draw the speed-up by number of processors, and the ideal one."""
     groups = list(scaling_groups(records))
     if not groups:
         return None
@@ -299,18 +358,31 @@ def draw_scaling(pyplot: Any, records: Sequence[Record]) -> Drawing | None:
 
 
 class RoofPoint(NamedTuple):
-    """A run on the roofline: multiply-adds a byte, and multiply-adds a second."""
+    """A run in the roofline plot.
+
+    Attributes
+    ----------
+    intensity : float
+        Multiply-adds for each byte that passes between layers.
+    rate : float
+        Multiply-adds a second.
+    """
 
     intensity: float
     rate: float
 
 
 def roof_point(record: Record) -> RoofPoint:
-    """Where a run in mode edges stands.
+    """Compute where a run in mode edges stands in the roofline plot.
 
-    The bytes are those that pass between layers evaluated one after the other: every weight with
-    its index once, activations of the live features in and out. An engine that keeps activations
-    in cache through several layers moves fewer, and may stand above the slope.
+    The bytes are those of layers that are evaluated one after the other: every weight and its index
+    once, and the activations of live features before and after each layer. An engine that keeps
+    activations in cache through several layers moves fewer bytes, and may stand above the slope.
+
+    Parameters
+    ----------
+    record : Record
+        A record with counts by layer.
     """
     facts = record.facts
     live = np.array(facts["layers_log"]["live"])
@@ -321,8 +393,8 @@ def roof_point(record: Record) -> RoofPoint:
     return RoofPoint(evaluated / n_bytes, evaluated / record.seconds)
 
 
-def draw_roofline(pyplot: Any, records: Sequence[Record]) -> Drawing | None:
-    """Runs in mode edges under what the machine can multiply and copy."""
+def draw_roofline(pyplot: ModuleType, records: Sequence[Record]) -> Drawing | None:
+    """Draw runs in mode edges below the peaks of the machine."""
     chosen = [
         record
         for record in records

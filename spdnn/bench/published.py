@@ -1,4 +1,4 @@
-"""Figures that others have published, to be shown beside measured ones and marked as what they are.
+"""Rates that others have published. They are shown beside measured ones, and marked as published.
 
 The sources, as named in ``published.csv``:
 
@@ -16,7 +16,23 @@ from typing import NamedTuple
 
 
 class Published(NamedTuple):
-    """A rate that was published elsewhere, in TeraEdges/s by the challenge's count."""
+    """A rate that was published elsewhere.
+
+    Attributes
+    ----------
+    source : str
+        Authors and venue.
+    year : int
+        Year of publication.
+    hardware, devices : str
+        What it ran on, and how many of them.
+    neurons, layers : int
+        The network.
+    teraedges_per_second : float
+        The rate by the challenge's count.
+    note : str
+        Where in the source it stands.
+    """
 
     source: str
     year: int
@@ -27,15 +43,9 @@ class Published(NamedTuple):
     teraedges_per_second: float
     note: str
 
-    @property
-    def label(self) -> str:
-        """Whose it is and on what."""
-        times = "" if self.devices == "1" else f"{self.devices} "
-        return f"{self.source}: {times}{self.hardware}"
-
 
 def published() -> list[Published]:
-    """All of them, by network, the fastest first."""
+    """Read all published rates, sorted by network, the fastest first."""
     text = (files("spdnn.bench") / "published.csv").read_text()
     rows = [
         Published(

@@ -1,7 +1,7 @@
-"""Records: the facts of one case, measured one or several times, as JSON.
+"""Records: the facts of one case, measured once or several times, as JSON.
 
-`spdnn run --json` and `spdnn bench` write the same form. A record is small (no list by feature), is
-written whole or not at all, and is never overwritten by `spdnn bench`.
+``spdnn run`` and ``spdnn bench`` write the same form. A record is small, because it has no list by
+feature. It is written whole or not at all, and ``spdnn bench`` never overwrites one.
 """
 
 import json
@@ -20,7 +20,7 @@ from spdnn.sources.features import SourcedFeatures
 from spdnn.sources.networks import SourcedNetwork
 
 SCHEMA = 2
-"""Version of the form: 2 has columns by layer, and all runs of a case."""
+"""Version of the form. Version 2 has columns by layer, and all runs of a case."""
 
 VOLATILE = frozenset(
     {
@@ -37,19 +37,36 @@ VOLATILE = frozenset(
         "date",
     }
 )
-"""What differs when the same case is measured again; everything else must not."""
+"""Facts that differ when the same case is measured again. All others must be equal."""
 
 _SAME_ORIGIN = ("cpu", "gpu", "driver", "memory", "versions", "platform", "git", "environment")
-"""Of the provenance: what records of one folder must share."""
+"""Facts of the provenance that all records of a folder share."""
 
 SAME_DATA = ("weights", "inputs", "weights_sha256", "inputs_sha256")
-"""And of the data."""
+"""Facts of the data that all records of a network share."""
 
 _NUMBERS = re.compile(r"\[\s+(-?[\d.][^\[\]{}\"]*?)\s+\]")
+"""A list of numbers that JSON has spread over several lines."""
 
 
 class Case(NamedTuple):
-    """What is measured: by it records are named, matched and sorted."""
+    """What is measured. Records are named, matched and sorted by it.
+
+    Attributes
+    ----------
+    neurons, layers : int
+        The network.
+    engine : str
+        Name of the engine, or key of the rival.
+    mode : str
+        Mode of the engine.
+    ranks : int
+        Ranks of the run.
+    threads : int
+        Threads of all ranks.
+    features : int
+        Input features.
+    """
 
     neurons: int
     layers: int
@@ -61,7 +78,7 @@ class Case(NamedTuple):
 
     @property
     def file_name(self) -> str:
-        """Name of its record.
+        """File name of its record.
 
         Examples
         --------
@@ -75,12 +92,20 @@ class Case(NamedTuple):
 
     @property
     def network(self) -> str:
-        """Its network, for people."""
+        """Its network, as it is printed."""
         return f"{self.neurons} x {self.layers}"
 
 
 def case_of(network: Network, result: Result) -> Case:
-    """Say what a run was of, by what it says that it has done."""
+    """The case of a run, by what its result says.
+
+    Parameters
+    ----------
+    network : Network
+        What was run.
+    result : Result
+        What the run gave.
+    """
     return Case(
         network.n_inputs,
         network.n_layers,
@@ -93,19 +118,20 @@ def case_of(network: Network, result: Result) -> Case:
 
 
 def _case_in(facts: dict[str, Any]) -> Case:
+    """The case that facts are of."""
     return Case(*(facts[name] for name in Case._fields))
 
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """A record that was read.
+    """A record, as it was read.
 
     Parameters
     ----------
     facts : dict
-        What the file holds.
+        Contents of the file.
     path : Path
-        For messages.
+        The file, for messages.
 
     Raises
     ------
@@ -145,9 +171,9 @@ class Record:
 
     @property
     def passed(self) -> bool:
-        """Whether its categories were proved right: only then has it a rate.
+        """Whether its categories were proved right. Only then its rate may be shown.
 
-        A sample that is right does not prove that all are.
+        A sample that is right does not prove that all categories are.
         """
         categories = self.facts["categories"]
         return bool(categories["truth"] == "passed" and categories.get("check") != "sample")
@@ -164,27 +190,27 @@ class Record:
 
     @property
     def rate(self) -> float:
-        """Edges a second: all edges times all input features, by `seconds`."""
+        """Edges a second: all edges times all input features, divided by `seconds`."""
         return float(self.facts["edges"] * self.facts["features"] / self.seconds)
 
     @property
     def library(self) -> str | None:
-        """Name of the library whose products it took; None for this project's engines."""
+        """Name of the rival; None for an engine of this project."""
         return self.facts.get("library")
 
     @property
     def name(self) -> str:
-        """The engine for people."""
+        """Name of the engine or rival, as it is printed."""
         return self.library or f"spdnn {self.case.engine}, {self.case.mode}"
 
     @property
     def share(self) -> float:
-        """Features that were run, of all that there were."""
+        """The share of the features that were run."""
         return float(self.facts["features"] / self.facts.get("features_there", self.case.features))
 
     @property
     def machine(self) -> str:
-        """The machine, for people: records of two are never mixed."""
+        """The machine, as it is printed. Records of two machines are never mixed."""
         provenance = self.facts["provenance"]
         gpus = provenance.get("gpu") or []
         cpu = provenance.get("cpu", {})
@@ -193,7 +219,12 @@ class Record:
 
 
 def median_of(n: int) -> int:
-    """Where the median of `n` ascending numbers stands; of the middle two the first.
+    """Position of the median of `n` ascending numbers; the first one if two are in the middle.
+
+    Parameters
+    ----------
+    n : int
+        How many numbers there are.
 
     Examples
     --------
@@ -206,21 +237,24 @@ def median_of(n: int) -> int:
 def as_facts(
     network: SourcedNetwork, features: SourcedFeatures, results: Sequence[Result], check: Check
 ) -> dict[str, Any]:
-    """All facts of a case but its provenance, ready for JSON.
+    """All facts of a case except its provenance, ready for JSON.
 
     Parameters
     ----------
     network : SourcedNetwork
+        What was run.
     features : SourcedFeatures
+        Its inputs.
     results : sequence of Result
-        A run each, of the same case; the median one, by inference, is told in full.
+        The runs, all of the same case. All facts are those of the run whose inference took the
+        median time; the others give their seconds of inference.
     check : Check
-        Where it has failed there is no rate.
+        What the runs were judged by. There is no rate if it has failed.
     """
     by_time = sorted(results, key=lambda result: result.seconds.inference)
     result = by_time[median_of(len(by_time))]
     columns = zip(*result.layers, strict=True)
-    facts: dict[str, Any] = {
+    facts = {
         "schema": SCHEMA,
         **case_of(network.network, result)._asdict(),
         "edges": result.n_edges,
@@ -243,6 +277,12 @@ def as_facts(
             "official": network.is_official and features.is_official,
         },
     }
+    return facts | _optional_facts(result)
+
+
+def _optional_facts(result: Result) -> dict[str, Any]:
+    """Facts that only some runs have."""
+    facts: dict[str, Any] = {}
     if result.work is not None:
         facts["work"] = result.work._asdict()
     if result.device is not None:
@@ -256,14 +296,21 @@ def as_facts(
 
 
 def as_json(facts: dict[str, Any]) -> bytes:
-    """Readable JSON, rows of numbers on one line."""
+    """Facts as readable JSON, each list of numbers on one line."""
     text = json.dumps(facts, indent=1)
     text = _NUMBERS.sub(lambda match: "[" + " ".join(match[1].split()) + "]", text)
     return (text + "\n").encode()
 
 
 def write_new(folder: Path, facts: dict[str, Any]) -> Record:
-    """Write a record, whole or not at all, named by the case that its facts are of.
+    """Write a record, whole or not at all. It is named by its case.
+
+    Parameters
+    ----------
+    folder : Path
+        Where to write.
+    facts : dict
+        Contents of the record.
 
     Raises
     ------
@@ -279,7 +326,18 @@ def write_new(folder: Path, facts: dict[str, Any]) -> Record:
 
 
 def read(path: Path) -> Record:
-    """Read one record (DataError if it is none)."""
+    """Read one record.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+
+    Raises
+    ------
+    DataError
+        If it cannot be read, or is no record.
+    """
     try:
         require_file(path)
         facts = json.loads(path.read_bytes())
@@ -291,7 +349,12 @@ def read(path: Path) -> Record:
 
 
 def read_all(source: Path) -> list[Record]:
-    """Read the record at a path, or all records (``*.json``) of a folder, sorted by case.
+    """Read a record, or all records (``*.json``) of a folder, sorted by case.
+
+    Parameters
+    ----------
+    source : Path
+        A file or a folder.
 
     Raises
     ------
@@ -307,12 +370,12 @@ def read_all(source: Path) -> list[Record]:
 
 
 def different_origin(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """Name what two records' machine, software or data differ in.
+    """Names of the facts of machine, software or data in which two records differ.
 
     Parameters
     ----------
     old, new : dict
-        Facts, with "provenance" and "data"; versions that only one of them has do not count.
+        Facts, with "provenance" and "data". Packages that only one of them names are ignored.
     """
     names = []
     for name in _SAME_ORIGIN:
@@ -327,12 +390,12 @@ def different_origin(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
 
 
 def unvaried(facts: Any) -> Any:
-    """Facts without times, dates and what else a second measurement changes."""
+    """Facts without those in `VOLATILE`, at any depth."""
     if isinstance(facts, dict):
         return {key: unvaried(value) for key, value in facts.items() if key not in VOLATILE}
     return [unvaried(each) for each in facts] if isinstance(facts, list) else facts
 
 
 def only_passed(records: Iterable[Record]) -> list[Record]:
-    """Those whose categories were proved right: no other reaches a table or a plot."""
+    """Records whose categories were proved right. Tables and plots show no others."""
     return [record for record in records if record.passed]

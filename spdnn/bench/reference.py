@@ -1,7 +1,7 @@
-"""The float64 reference for whole sets of features: what is live after each of several depths.
+"""The float64 reference on all features of a network: which are live after several depths.
 
-Features that have become equal, in every bit of float64, stay equal: one row is carried for all of
-them. So the deepest network of 60000 features is within reach, by the reference's own step.
+Features that have become equal in every bit of float64 stay equal, so one row is carried for all of
+them. This brings 60000 features of the deepest network within reach.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -17,13 +17,13 @@ from spdnn.network import Layer, Network
 Live = npt.NDArray[np.int64]
 
 CHUNK_VALUES = 1 << 26
-"""Activations of the features that are taken through the first layers together, at most."""
+"""Most activations of the features that are taken through the first layers together."""
 
 GATHERED = 32
-"""Layers after which the chunks are put together: by then few distinct rows are left."""
+"""Layers after which the parts are put together, because few distinct rows are left by then."""
 
 FOLD_EVERY = 4
-"""Layers between two looks for equal rows."""
+"""Layers after which equal rows are looked for again."""
 
 
 def live_after(
@@ -37,11 +37,13 @@ def live_after(
     Parameters
     ----------
     network : Network
+        The network to run.
     features : Features
+        Its inputs.
     depths : collection of int
-        Numbers of layers, up to the network's.
+        Numbers of layers, up to that of the network.
     progress : callable, optional
-        Called with the fraction of the chunks that are done.
+        Called with the fraction of the features that are through the first layers.
 
     Returns
     -------
@@ -81,7 +83,11 @@ def _through(
     first: int,
     depths: Collection[int],
 ) -> tuple[sp.csr_array, npt.NDArray[np.int64], dict[int, Live]]:
-    """Take rows through layers; `owner` has the row that each feature is carried by."""
+    """Take rows through layers.
+
+    `owner` has the row that carries each feature. The last result has the live features at the
+    depths that were asked for; `first` is the number of layers before these.
+    """
     live = {}
     for number, layer in enumerate(layers, start=first + 1):
         y = next_features(y, layer)
@@ -95,7 +101,7 @@ def _through(
 def _folded(
     y: sp.csr_array, owner: npt.NDArray[np.int64]
 ) -> tuple[sp.csr_array, npt.NDArray[np.int64]]:
-    """Keep the first of equal rows."""
+    """Keep the first of all equal rows, and return it with the new owners."""
     y.sort_indices()
     first_of: dict[bytes, int] = {}
     kept: list[int] = []

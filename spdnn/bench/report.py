@@ -1,4 +1,4 @@
-"""The report: tables, plots and the page of a folder of records."""
+"""The report of a folder of records: tables, plots and a page."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +13,15 @@ HEADING = "spdnn: measured rates"
 
 
 class Report(NamedTuple):
-    """What was written, and what did not get into it because nothing proves it right."""
+    """What was written.
+
+    Attributes
+    ----------
+    written : list of Path
+        The files.
+    left_out : list of Record
+        Records that are not shown, because nothing proves them right.
+    """
 
     written: list[Path]
     left_out: list[Record]
@@ -25,9 +33,9 @@ def write_report(records: Sequence[Record], out: Path) -> Report:
     Parameters
     ----------
     records : sequence of Record
-        Of one machine. Those whose check has not passed are left out.
+        Records of one machine. Those whose check has not passed are left out.
     out : Path
-        A folder, made if it is not there.
+        A folder; it is made if it is not there.
 
     Raises
     ------
@@ -47,7 +55,7 @@ def write_report(records: Sequence[Record], out: Path) -> Report:
         "table.tex": tables.as_latex(made_tables, HEADING),
         "report.html": page.make_page(passed, made_tables, made_plots, HEADING),
     }
-    # Parts of paths that are not UTF-8 are written as their codes.
+    # Bytes of paths that are not UTF-8 are written as codes.
     contents = {name: text.encode(errors="backslashreplace") for name, text in texts.items()}
     for plot in made_plots:
         contents |= {f"{plot.name}.png": plot.png, f"{plot.name}.svg": plot.svg}
@@ -61,7 +69,7 @@ def write_report(records: Sequence[Record], out: Path) -> Report:
 
 
 def require_one_machine(records: Sequence[Record]) -> None:
-    """Refuse to mix machines (DataError)."""
+    """Refuse records of several machines (DataError)."""
     first = records[0]
     for record in records:
         if record.machine != first.machine:

@@ -1,8 +1,8 @@
-"""The same inference by other libraries, each optional, behind one small face.
+"""Rivals: the same inference by other libraries, each of which is optional.
 
-Each is the best plain loop that its library allows: one product a layer, then bias, ReLU and cap.
-Those with dense columns drop dead features after every layer, as the challenge's champions do.
-Weights are converted before the clock starts.
+Each rival is the best plain loop that its library allows: one product for each layer, then bias,
+ReLU and cap. Those with dense columns drop dead features after every layer, as the champions of the
+challenge do. Weights are converted before the clock starts.
 """
 
 import ctypes.util
@@ -10,6 +10,7 @@ import importlib
 import os
 import warnings
 from importlib.metadata import PackageNotFoundError, files
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,18 +26,27 @@ from spdnn.network import Layer, Network
 Live = npt.NDArray[np.int64]
 
 EDGE_BYTES = 16
-"""An edge while it is converted: its index and its value, twice."""
+"""Bytes of an edge while it is converted: its index and its value, twice."""
 
 COPIES = 3
-"""Dense feature maps that are held at once: what enters a layer, what leaves it, what is kept."""
-
+"""Dense activations that are held at once: before a layer, after it, and those that are kept."""
 
 DENSE_PART = 1 << 28
-"""Dense activations that go to a GPU at a time: 1 GiB."""
+"""Dense activations that are copied to a GPU at a time: 1 GiB."""
 
 
 class Step(NamedTuple):
-    """A layer: its weights as the library wants them, its bias and its cap."""
+    """A layer in the form of a library.
+
+    Attributes
+    ----------
+    weights : object
+        The library's matrix.
+    bias : float
+        Bias of every neuron.
+    ymax : float or None
+        Cap of activations; None for no cap.
+    """
 
     weights: Any
     bias: float
@@ -44,32 +54,40 @@ class Step(NamedTuple):
 
 
 class Rival:
-    """One way to run a network; made for a network, then run on features.
+    """A library's way to run a network. It is made for a network, then run on features.
 
     Parameters
     ----------
     network : Network
-        Layers of the challenge's kind: `relu`, the challenge's bias rule, a scalar bias that
-        is not positive.
+        Its layers are like those of the challenge: relu, the challenge's bias rule, and one bias
+        for all neurons that is not positive.
     threads : int, optional
-        By default as many as this project's engines take.
+        Threads of the library; by default as many as the engines of this project take.
 
     Attributes
     ----------
-    key, name, short : str
-        For file names, for people, and for headings of columns.
+    key : str
+        Its name in file names and on the command line.
+    name, short : str
+        Its name as it is printed, and in headings of columns.
     packages : tuple of str
-        Whose versions matter.
+        Packages whose versions are recorded.
     usual_rate : float
-        Edges of live features that it evaluates a second, to within a factor of a few: how many
-        features it can be given follows from it.
+        Rough number of edges of live features that it evaluates a second. The number of features
+        that it is given follows from it.
+    uses_threads : bool
+        Whether it can use more than one thread.
     threads : int
-        That it really uses.
+        Threads that it really uses.
+    width : int
+        The largest number of neurons of a layer.
+    steps : list of Step
+        The layers in its form.
 
     Raises
     ------
     DeviceError
-        If its library is not installed; the message says which.
+        If its library is not installed, the network is of another kind, or memory is short.
     """
 
     key: str
@@ -88,6 +106,7 @@ class Rival:
         self.steps = [self._step(layer) for layer in network.layers]
 
     def _step(self, layer: Layer) -> Step:
+        """Convert a layer."""
         if layer.bias.ndim or layer.bias > 0 or layer.activation != "relu":
             raise DeviceError(f"{self.name} runs networks of the challenge's kind only")
         return Step(self.weights(layer.weights), float(layer.bias), layer.ymax)
@@ -96,20 +115,20 @@ class Rival:
         """Load the library (DeviceError if it cannot be)."""
 
     def weights(self, weights: sp.csr_array) -> Any:
-        """Bring a layer's weights (inputs x outputs) into the library's own form."""
+        """Convert the weights of a layer (inputs x outputs) to the form of the library."""
         return weights
 
     def convert(self, features: Features) -> Any:
-        """Bring features into the library's own form, before the clock starts."""
+        """Convert features to the form of the library, before the clock starts."""
         raise NotImplementedError
 
     def run(self, converted: Any) -> Live:
-        """Return the live features (0-based, ascending) of converted features."""
+        """Run converted features; return those that are live at the end, 0-based, ascending."""
         raise NotImplementedError
 
 
 class ScipyCsr(Rival):
-    """scipy: sparse features times sparse weights, float32, one thread."""
+    """scipy: sparse features times sparse weights, float32, with one thread."""
 
     key = "scipy-csr"
     name = "scipy CSR x CSR"
@@ -118,7 +137,7 @@ class ScipyCsr(Rival):
     uses_threads = False
 
     def convert(self, features: Features) -> Any:
-        """Features as csr_array, float32."""
+        """Convert features to a csr_array, float32."""
         return features.to_csr(np.float32)
 
     def run(self, converted: Any) -> Live:
@@ -135,19 +154,19 @@ class ScipyCsr(Rival):
 class _DenseColumns(Rival):
     """Sparse weights times dense features (neurons x features), dead columns dropped."""
 
-    arrays: Any = np
-    """NumPy, or what has its functions."""
+    arrays: ModuleType = np
+    """NumPy, or a module with the same functions."""
 
     def weights(self, weights: sp.csr_array) -> Any:
-        """A layer's weights turned over (outputs x inputs), in CSR form."""
+        """Transpose the weights (outputs x inputs), in CSR form."""
         return weights.T.tocsr()
 
     def product(self, weights: Any, y: Any) -> Any:
-        """The library's product of sparse weights and dense features."""
+        """Multiply sparse weights by dense features."""
         raise NotImplementedError
 
     def convert(self, features: Features) -> Any:
-        """Features as dense columns, float32."""
+        """Convert features to dense columns, float32."""
         n_bytes = COPIES * 4 * features.n_features * self.width
         require_bytes(n_bytes, f"{self.name}: dense features", "take fewer features")
         return np.ascontiguousarray(features.to_csr(np.float32).toarray().T)
@@ -166,16 +185,16 @@ class _DenseColumns(Rival):
         return self.on_host(ids).astype(np.int64)
 
     def kept(self, y: Any, live: Any) -> Any:
-        """The live columns."""
+        """Keep the live columns."""
         return self.arrays.array(y[:, live], copy=True, order="K")
 
     def on_host(self, ids: Any) -> npt.NDArray[Any]:
-        """A NumPy array of what the library holds."""
+        """Copy an array of the library to NumPy."""
         return np.asarray(ids)
 
 
 class ScipyDense(_DenseColumns):
-    """scipy: sparse weights times dense features with pruning, one thread."""
+    """scipy: sparse weights times dense features with pruning, with one thread."""
 
     key = "scipy-dense"
     name = "scipy CSR x dense + pruning"
@@ -184,7 +203,7 @@ class ScipyDense(_DenseColumns):
     uses_threads = False
 
     def product(self, weights: Any, y: Any) -> Any:
-        """Scipy's own."""
+        """Multiply by scipy."""
         return weights @ y
 
 
@@ -198,7 +217,7 @@ class Mkl(_DenseColumns):
     usual_rate = 1.5e9
 
     def load(self) -> None:
-        """MKL's library is found where pip puts it."""
+        """Load MKL, also from where pip installs it."""
         if "MKL_RT" not in os.environ and ctypes.util.find_library("mkl_rt") is None:
             try:
                 found = [file for file in files("mkl") or [] if "libmkl_rt.so" in file.name]
@@ -208,7 +227,7 @@ class Mkl(_DenseColumns):
         self.mkl = _import(self.name, "sparse_dot_mkl")
 
     def product(self, weights: Any, y: Any) -> Any:
-        """MKL's."""
+        """Multiply by MKL."""
         return self.mkl.dot_product_mkl(weights, y)
 
 
@@ -223,7 +242,7 @@ class CuSparse(_DenseColumns):
     uses_threads = False
 
     def load(self) -> None:
-        """CuPy, and a GPU that it can use."""
+        """Load CuPy, and find a GPU that it can use."""
         self.arrays = _import(self.name, "cupy")
         self.sparse = _import(self.name, "cupyx.scipy.sparse")
         try:
@@ -234,15 +253,15 @@ class CuSparse(_DenseColumns):
             raise DeviceError(f"{self.name}: there is no GPU")
 
     def weights(self, weights: sp.csr_array) -> Any:
-        """Weights on the GPU."""
+        """Copy the weights to the GPU."""
         return self.sparse.csr_matrix(sp.csr_matrix(super().weights(weights)))
 
     def product(self, weights: Any, y: Any) -> Any:
-        """CuSPARSE's SpMM, which wants columns that lie together."""
+        """Multiply by cuSPARSE's SpMM, which needs the numbers of each column together."""
         return weights @ y
 
     def convert(self, features: Features) -> Any:
-        """Dense columns on the GPU, each column's numbers together; made there part by part."""
+        """Make dense columns on the GPU, part by part, with the numbers of each column together."""
         rows = features.to_csr(np.float32)
         dense = self.arrays.empty(rows.shape, dtype=np.float32)
         step = max(1, DENSE_PART // features.n_neurons)
@@ -251,11 +270,11 @@ class CuSparse(_DenseColumns):
         return dense.T
 
     def kept(self, y: Any, live: Any) -> Any:
-        """The live columns, each column's numbers together."""
+        """Keep the live columns, with the numbers of each column together."""
         return y.T[live].T
 
     def on_host(self, ids: Any) -> npt.NDArray[Any]:
-        """Wait for the GPU and copy."""
+        """Wait for the GPU and copy its array."""
         host: npt.NDArray[Any] = self.arrays.asnumpy(ids)
         return host
 
@@ -270,12 +289,12 @@ class Torch(_DenseColumns):
     usual_rate = 1.5e9
 
     def load(self) -> None:
-        """PyTorch, with as many threads as asked for."""
+        """Load PyTorch, and set its threads."""
         self.torch = _import(self.name, "torch")
         self.torch.set_num_threads(self.threads)
 
     def weights(self, weights: sp.csr_array) -> Any:
-        """Weights as a sparse CSR tensor."""
+        """Make a sparse CSR tensor of the weights."""
         transposed = super().weights(weights)
         parts = (transposed.indptr, transposed.indices, transposed.data)
         tensors = [self.torch.from_numpy(np.array(part)) for part in parts]
@@ -283,7 +302,7 @@ class Torch(_DenseColumns):
             return self.torch.sparse_csr_tensor(*tensors, size=transposed.shape)
 
     def convert(self, features: Features) -> Any:
-        """Dense columns as a tensor."""
+        """Make a tensor of dense columns."""
         return self.torch.from_numpy(super().convert(features))
 
     def run(self, converted: Any) -> Live:
@@ -300,7 +319,7 @@ class Torch(_DenseColumns):
 
 
 class GraphBlas(Rival):
-    """SuiteSparse:GraphBLAS through python-graphblas, sparse throughout."""
+    """SuiteSparse:GraphBLAS through python-graphblas: sparse weights and sparse features."""
 
     key = "graphblas"
     name = "SuiteSparse:GraphBLAS"
@@ -309,16 +328,16 @@ class GraphBlas(Rival):
     usual_rate = 1e8
 
     def load(self) -> None:
-        """GraphBLAS, with as many threads as asked for."""
+        """Load GraphBLAS, and set its threads."""
         self.graphblas = _import(self.name, "graphblas")
         self.graphblas.ss.config["nthreads"] = self.threads
 
     def weights(self, weights: sp.csr_array) -> Any:
-        """Weights as a GraphBLAS matrix."""
+        """Make a GraphBLAS matrix of the weights."""
         return self.graphblas.io.from_scipy_sparse(sp.csr_matrix(weights))
 
     def convert(self, features: Features) -> Any:
-        """Features as a GraphBLAS matrix, FP32."""
+        """Make a GraphBLAS matrix of the features, FP32."""
         return self.weights(features.to_csr(np.float32))
 
     def run(self, converted: Any) -> Live:
@@ -334,7 +353,8 @@ class GraphBlas(Rival):
         return np.sort(live).astype(np.int64)
 
 
-def _import(name: str, module: str) -> Any:
+def _import(name: str, module: str) -> ModuleType:
+    """Import a library of a rival (DeviceError if it cannot be imported)."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -344,4 +364,4 @@ def _import(name: str, module: str) -> Any:
 RIVALS: dict[str, type[Rival]] = {
     rival.key: rival for rival in (Mkl, Torch, ScipyDense, GraphBlas, ScipyCsr, CuSparse)
 }
-"""All of them by key; adding one is a class and its name here."""
+"""All rivals by key. A new rival is a class and its name here."""

@@ -1,14 +1,14 @@
 """The sweep: networks x engines x modes x threads x features, and rivals, measured in turn.
 
-All contestants of a network are prepared first and run once to warm up; then each runs once a
-round, so that a machine whose speed drifts slows them all. A network's records are written when its
-last round is done and checked; what has a record is not measured again.
+All contestants of a network are prepared first and run once to warm up. Then each runs once in each
+round, so that changes of the machine's speed affect all of them. The records of a network are
+written when its last round is done and checked. A case that has a record is not measured again.
 """
 
 import os
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,10 +40,10 @@ from spdnn.sources.folder import find_inputs, find_weights
 from spdnn.sources.networks import SourcedNetwork, open_network
 
 SETTLE_SECONDS = 0.3
-"""Waited before a run where there are rivals: their threads spin for a while after their work."""
+"""Pause before each run if there are rivals: their threads spin for a while after their work."""
 
 PREPARING = 0.3
-"""Of the time that a network takes, as guessed for the progress bar: what comes before rounds."""
+"""Guessed share of a network's time that passes before its rounds, for the progress bar."""
 
 Progress = Callable[[float], None]
 Opened = tuple[SourcedNetwork, SourcedFeatures]
@@ -56,24 +56,27 @@ class Sweep:
     Attributes
     ----------
     neurons, layers : tuple of int
-        Networks are all pairs.
+        Every pair is a network.
     engines, modes : tuple of str
-        All pairs that there are.
+        Every pair is measured, if the engine has the mode.
     rivals : tuple of str
         Keys of `RIVALS`.
     threads : tuple of int or None
-        Of a rank; None for the default.
+        Threads of each rank; None for the default.
     features : tuple of int or None
-        The first so many; None for all.
+        Numbers of features, counted from the first; None for all.
     runs : int
+        Runs of each case.
     rival_seconds : float
-        A rival that would usually take longer for a run gets a share of the features.
+        A rival that usually takes longer for a run gets a share of the features.
     data : Path or None
         The data folder, as `spdnn.sources.folder.data_folder` takes it.
     out : Path
         The folder of the records.
-    bias, ymax
-        As `spdnn.sources.networks.open_network` takes them.
+    bias : float or None
+        Bias of every neuron; None for the official one.
+    ymax : float, None or "official"
+        Cap of activations; None for no cap.
     """
 
     neurons: tuple[int, ...]
@@ -92,14 +95,27 @@ class Sweep:
 
     @property
     def networks(self) -> list[tuple[int, int]]:
-        """Neurons and layers of each."""
+        """Neurons and layers of each network."""
         return [(neurons, layers) for neurons in self.neurons for layers in self.layers]
 
 
 def refuse_early(sweep: Sweep, ranks: int) -> None:
-    """Find, before any work, what would fail after it (SpdnnError)."""
+    """Find out before any work what would fail after it.
+
+    Parameters
+    ----------
+    sweep : Sweep
+        What is to be measured.
+    ranks : int
+        Ranks of the run.
+
+    Raises
+    ------
+    SpdnnError
+        If something asked for cannot be.
+    """
     if sweep.rivals and ranks > 1:
-        raise DataError("rivals run in one process: --rivals none under a launcher")
+        raise DataError("rivals run in one process: leave out `rivals` under a launcher")
     for name in sweep.engines:
         engine = make_engine(name)
         if not set(sweep.modes) & set(engine.modes):
@@ -115,25 +131,26 @@ def run_sweep(
     progress: Progress,
     show: Callable[[list[Record | LeftOut]], None],
 ) -> list[Record | LeftOut]:
-    """Measure what has no record yet, network by network.
+    """Measure all cases that have no record yet, network by network.
 
     Parameters
     ----------
     sweep : Sweep
+        What is to be measured.
     start : callable
-        Joins the ranks, once a network: what they share is let go after it.
+        Joins the ranks. It is called for each network, and what they share is freed after it.
     facts : dict
         The provenance of all records.
     progress : callable
-        Called with the fraction of the sweep that is done, by a guess.
+        Called with the fraction of the sweep that is done, which is a guess.
     show : callable
-        Called with what is returned of each network, while the ranks are still joined: they end
-        together if it fails.
+        Called with the outcomes of each network. The ranks are still joined then, so that they
+        end together if it fails.
 
     Returns
     -------
     list of Record and LeftOut
-        Also those that were there already; empty but on rank 0.
+        All outcomes, those with an earlier record included; empty on all ranks but 0.
 
     Raises
     ------
@@ -158,7 +175,7 @@ def run_sweep(
 
 
 class _Bench:
-    """One network of the sweep: who takes part, the rounds, the records."""
+    """One network of the sweep: contestants, rounds and records."""
 
     def __init__(
         self, sweep: Sweep, team: Team, size: tuple[int, int], facts: dict[str, Any]
@@ -175,21 +192,24 @@ class _Bench:
         self.left_out: list[LeftOut] = []
 
     def measure(self, progress: Progress) -> list[Record | LeftOut]:
-        """Measure what has no record yet."""
-        self._enter(self._engine_entries)
-        if self.sweep.rivals:
-            self._enter(self._rival_entries)
-        progress(PREPARING)
-        rounds = self.contestants * self.sweep.runs
-        for number, contestant in enumerate(rounds, start=1):
+        """Measure the cases that have no record yet."""
+        with ExitStack() as closing:
+            self._enter(self._engine_entries, closing)
             if self.sweep.rivals:
-                time.sleep(SETTLE_SECONDS)
-            contestant.measure()
-            progress(PREPARING + (1 - PREPARING) * number / len(rounds))
+                self._enter(self._rival_entries, closing)
+            progress(PREPARING)
+            rounds = self.contestants * self.sweep.runs
+            for number, contestant in enumerate(rounds, start=1):
+                if self.sweep.rivals:
+                    time.sleep(SETTLE_SECONDS)
+                contestant.measure()
+                progress(PREPARING + (1 - PREPARING) * number / len(rounds))
         return self.team.on_first(self._finish) or []
 
-    def _enter(self, list_entries: Callable[[SourcedNetwork, int], list[Entry]]) -> None:
-        """Prepare those of the entries that have no record."""
+    def _enter(
+        self, list_entries: Callable[[SourcedNetwork, int], list[Entry]], closing: ExitStack
+    ) -> None:
+        """Prepare those of the entries that have no record; `closing` closes their sessions."""
 
         def list_them() -> tuple[list[Entry], list[Record]]:
             network, features = self._opened()
@@ -205,6 +225,7 @@ class _Bench:
             network.network if network else None,
             features.features if features else None,
             self.team,
+            closing,
         )
         self.entries += entries
         self.kept += kept
@@ -212,31 +233,32 @@ class _Bench:
         self.left_out += left_out
 
     def _opened(self) -> Opened:
+        """Network and inputs, on ranks that lead a node."""
         assert self.opened is not None
         return self.opened
 
     def _counts(self, n_features: int) -> list[int]:
-        """Numbers of features that are asked for."""
+        """Numbers of features that were asked for, ascending."""
         counts = sorted({n_features if n is None else n for n in self.sweep.features})
         if counts[-1] > n_features:
             raise DataError(f"{counts[-1]} features asked for, but there are {n_features}")
         return counts
 
     def _engine_entries(self, network: SourcedNetwork, n_features: int) -> list[Entry]:
-        """All cases of this project's engines, each once."""
+        """All cases of engines, each once."""
         sweep, counts = self.sweep, self._counts(n_features)
         size = network.network, sweep.engines, sweep.modes, self.threads, counts, self.team.size
         return list(dict.fromkeys(engine_entries(*size)))
 
     def _rival_entries(self, network: SourcedNetwork, n_features: int) -> list[Entry]:
-        """All cases of other libraries, on as many features as the time given allows."""
+        """All cases of rivals, on as many features as their time allows."""
         sweep, count = self.sweep, self._counts(n_features)[-1]
         edges = edges_a_feature(network.network, *self._live())
         keys, seconds = sweep.rivals, sweep.rival_seconds
         return list(rival_entries(network.network, keys, self.threads, count, edges, seconds))
 
     def _live(self) -> tuple[int, list[int]]:
-        """Features, and how many are live after each layer, as an engine has found."""
+        """The number of features, and of those that are live after each layer, by some engine."""
         for record in self.kept:
             return record.case.features, record.facts["layers_log"]["live"]
         for contestant in self.contestants:
@@ -244,7 +266,7 @@ class _Bench:
         raise DataError("rivals are measured beside an engine, and none could be")
 
     def _records_of(self, entries: list[Entry]) -> list[Record]:
-        """Records that are there; they must be of the same machine, software and data."""
+        """Read the records that are there. They must be of the same machine, software and data."""
         found = []
         origin = {"provenance": self.facts, "data": data_facts(*self._opened())}
         for entry in entries:
@@ -256,13 +278,13 @@ class _Bench:
             if differing:
                 raise DataError(
                     f"{path} was made with other {', '.join(differing)}: "
-                    "give another folder with --out, or move that one away"
+                    "give another folder with `out`, or move that one away"
                 )
             found.append(record)
         return found
 
     def _finish(self) -> list[Record | LeftOut]:
-        """Check and write what was measured."""
+        """Check what was measured, and write the records."""
         counts = {contestant.entry.case.features for contestant in self.contestants}
         judge = Judge(*self._opened(), counts, self.sweep.data)
         self.sweep.out.mkdir(parents=True, exist_ok=True)
@@ -278,7 +300,7 @@ class _Bench:
         return [*found, *self.left_out]
 
     def _facts(self, contestant: Contestant, judge: Judge) -> dict[str, Any]:
-        """All facts of a contestant but the machine's peaks."""
+        """All facts of a contestant except the machine's peaks."""
         entry, read = contestant.entry, self.read_seconds
         results = [result.after(Seconds(), read=read) for result in contestant.results]
         check = _worst([judge.check(result) for result in results])
@@ -304,12 +326,12 @@ class _Bench:
 
 
 def _open(sweep: Sweep, neurons: int, layers: int) -> Opened:
-    """Open what the data folder holds, else what the recipes make."""
+    """Open network and inputs: from the data folder, or made by the recipes."""
     weights = find_weights(sweep.data, neurons, layers)
     network = open_network(weights, neurons, layers, sweep.bias, sweep.ymax)
     return network, open_features(find_inputs(sweep.data, neurons), neurons, folder=sweep.data)
 
 
 def _worst(checks: list[Check]) -> Check:
-    """The first check that has failed; else the first."""
+    """The first check that has failed, or the first of all."""
     return next((check for check in checks if check.outcome != "passed"), checks[0])

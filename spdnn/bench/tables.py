@@ -1,4 +1,4 @@
-"""Tables of records, in the challenge's form; each is made once and written in three ways."""
+"""Tables of records in the form of the challenge, and how they are written."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ MERGE_NOTE = (
     "features, as the challenge does; it is not what the hardware has multiplied."
 )
 SHARE_NOTE = "* That library ran on a share of the features; its own table says which."
-ENERGY_NOTE = "Energy: of whole packages and GPUs during a run, what they take at rest included."
+ENERGY_NOTE = "Energy: of whole packages and GPUs during a run, including what they take at rest."
 NO_ENERGY_NOTE = "Energy could not be read on this machine."
 COUNT_NOTE = (
     "Rate: stored weights of all layers times all input features, by seconds of inference. Seconds "
@@ -24,7 +24,15 @@ COUNT_NOTE = (
 
 
 class Column(NamedTuple):
-    """A column's heading, and whether it holds numbers, which stand at the right."""
+    """A column of a table.
+
+    Attributes
+    ----------
+    heading : str
+        Its heading.
+    is_number : bool
+        Whether it holds numbers, which are aligned at the right.
+    """
 
     heading: str
     is_number: bool = True
@@ -37,9 +45,13 @@ class Table:
     Attributes
     ----------
     title : str
+        Heading of the table.
     columns : tuple of Column
+        Its columns.
     rows : list of list of str
+        The cells of each row.
     notes : tuple of str
+        Sentences below it.
     """
 
     title: str
@@ -49,13 +61,19 @@ class Table:
 
 
 def all_tables(records: Sequence[Record]) -> list[Table]:
-    """Make the tables of records that have passed, of one machine."""
+    """Make all tables that have rows.
+
+    Parameters
+    ----------
+    records : sequence of Record
+        Records of one machine that have all passed.
+    """
     tables = [engine_table(records), rival_table(records), phase_table(records)]
     return [table for table in [*tables, published_table(records)] if table.rows]
 
 
 def engine_table(records: Sequence[Record]) -> Table:
-    """Engines of this project, and how many times as fast as each rival they are."""
+    """The table of engines, and how many times as fast as each rival they are."""
     own = [record for record in records if record.library is None]
     keys = [key for key in RIVALS if any(record.case.engine == key for record in records)]
     has_energy = any(record.facts.get("joules") for record in own)
@@ -92,9 +110,18 @@ def engine_table(records: Sequence[Record]) -> Table:
 
 
 def rival_of(record: Record, key: str, records: Sequence[Record]) -> Record | None:
-    """The record of a rival to compare with: same network and inputs, same threads.
+    """Find the record of a rival on the same network, inputs and threads; None if there is none.
 
-    A library that knows no threads is compared with any number of them.
+    A rival that uses one thread is compared with any number of threads.
+
+    Parameters
+    ----------
+    record : Record
+        The record of an engine.
+    key : str
+        Key of the rival.
+    records : sequence of Record
+        All records.
     """
     for rival in records:
         same_threads = rival.case.threads == record.case.threads or not RIVALS[key].uses_threads
@@ -108,7 +135,7 @@ def rival_of(record: Record, key: str, records: Sequence[Record]) -> Record | No
 
 
 def rival_table(records: Sequence[Record]) -> Table:
-    """Other libraries on this machine, measured in the same rounds."""
+    """The table of other libraries, measured in the same rounds."""
     theirs = [record for record in records if record.library is not None]
     theirs.sort(key=lambda record: (*record.case[:2], list(RIVALS).index(record.case.engine)))
     rows = [
@@ -139,7 +166,7 @@ def rival_table(records: Sequence[Record]) -> Table:
 
 
 def phase_table(records: Sequence[Record]) -> Table:
-    """What the rate leaves out: seconds by phase, and what was really evaluated."""
+    """The table of seconds by phase, and of the edges that were really evaluated."""
     own = [record for record in records if record.library is None]
     phases = list(dict.fromkeys(name for record in own for name in record.facts["seconds"]))
     rows = [
@@ -174,7 +201,7 @@ def phase_table(records: Sequence[Record]) -> Table:
 
 
 def published_table(records: Sequence[Record]) -> Table:
-    """What others have published for the same networks; none of it was measured here."""
+    """The table of rates that others have published for the same networks."""
     networks = {record.case[:2] for record in records}
     rows = [
         [
@@ -205,7 +232,7 @@ _SECONDS = (Column("seconds"), Column("range [s]"), Column("TeraEdges/s"))
 
 
 def rate(record: Record) -> str:
-    """Its rate in TeraEdges/s, four digits."""
+    """The rate of a record in TeraEdges/s, with four digits."""
     return f"{record.rate / TERA:.4g}"
 
 
@@ -239,7 +266,15 @@ def _times(record: Record, rival: Record | None) -> str:
 
 
 def as_markdown(tables: Sequence[Table], heading: str) -> str:
-    """All tables in Markdown, columns aligned for the eye."""
+    """Write tables in Markdown, with aligned columns.
+
+    Parameters
+    ----------
+    tables : sequence of Table
+        What to write.
+    heading : str
+        Heading above them.
+    """
     blocks = [f"# {heading}"]
     for table in tables:
         rows = [[column.heading for column in table.columns], *table.rows]
@@ -273,7 +308,15 @@ _LATEX = {
 
 
 def as_latex(tables: Sequence[Table], heading: str) -> str:
-    r"""All tables in LaTeX, to be taken in by ``\input``; no package is needed."""
+    r"""Write tables in LaTeX, for ``\input``. They need no package.
+
+    Parameters
+    ----------
+    tables : sequence of Table
+        What to write.
+    heading : str
+        Comment above them.
+    """
     blocks = [f"% {heading}"]
     for table in tables:
         places = "".join("r" if column.is_number else "l" for column in table.columns)
@@ -292,7 +335,7 @@ def _latex_row(cells: Sequence[str]) -> str:
 
 
 def latex(text: str) -> str:
-    r"""Text with LaTeX's signs escaped.
+    r"""Escape the signs of LaTeX in a text.
 
     Examples
     --------

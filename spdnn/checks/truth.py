@@ -96,7 +96,7 @@ def check_official(result: Result, neurons: int, layers: int) -> Check:
             return Check("count", "failed", text)
         text = (
             f"{'check':<11}count only: {n:,} categories, as many as were published; "
-            "which ones was not checked (give the list with --truth)"
+            "which ones was not checked (give the list with `truth`)"
         )
         return Check("count", "none", text)
     return _check_known(result, known, "CHALLENGE ")

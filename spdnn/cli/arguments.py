@@ -1,11 +1,11 @@
-"""Types of arguments that several commands share."""
+"""Types of arguments, and options that several commands share."""
 
 import argparse
 import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
@@ -19,17 +19,20 @@ from spdnn.sources.folder import FOLDER_VARIABLE, default_folder
 
 _T = TypeVar("_T")
 
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+"""The commands of a parser, which `add_parser` of each command adds itself to."""
+
 LARGEST = float(np.finfo(np.float32).max)
-"""What float32, the type of all numbers in a network, can hold."""
+"""Largest number of float32, the type of all numbers in a network."""
 
 
 def positive(text: str) -> int:
-    """A whole number from 1."""
+    """Parse a whole number from 1."""
     return _at_least(text, 1)
 
 
 def count(text: str) -> int:
-    """A whole number from 0."""
+    """Parse a whole number from 0."""
     return _at_least(text, 0)
 
 
@@ -44,18 +47,18 @@ def _at_least(text: str, least: int) -> int:
 
 
 def finite(text: str) -> float:
-    """A number that float32 can hold."""
+    """Parse a number that float32 can hold."""
     try:
         number = float(text)
     except ValueError:
         number = math.nan
-    if not abs(number) <= LARGEST:  # NaN is not, either
+    if not abs(number) <= LARGEST:  # refuses NaN, too
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of float32's range")
     return number
 
 
 def cap(text: str) -> Cap:
-    """A positive number, "none" or "official"."""
+    """Parse a cap: a positive number, "none" or "official"."""
     if text == "none":
         return None
     if text == OFFICIAL:
@@ -67,7 +70,7 @@ def cap(text: str) -> Cap:
 
 
 def positive_number(text: str) -> float:
-    """A number above 0."""
+    """Parse a number above 0."""
     number = finite(text)
     if number <= 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
@@ -75,7 +78,13 @@ def positive_number(text: str) -> float:
 
 
 def listed(parse: Callable[[str], _T]) -> Callable[[str], tuple[_T, ...]]:
-    """Make a parser of several values with commas between, each kept once."""
+    """Make a parser of several values, separated by commas; equal ones are kept once.
+
+    Parameters
+    ----------
+    parse : callable
+        Parses one value.
+    """
 
     def parse_all(text: str) -> tuple[_T, ...]:
         return tuple(dict.fromkeys(parse(each) for each in text.split(",")))
@@ -86,9 +95,14 @@ def listed(parse: Callable[[str], _T]) -> Callable[[str], tuple[_T, ...]]:
 def add_network_size(parser: argparse.ArgumentParser) -> None:
     """Add ``--neurons`` and ``--layers``."""
     parser.add_argument(
-        "--neurons", type=positive, metavar="N", help="inputs, where files do not tell"
+        "--neurons",
+        type=positive,
+        metavar="N",
+        help="number of inputs, if the files do not tell it",
     )
-    parser.add_argument("--layers", type=positive, metavar="L", help="layers, from the first")
+    parser.add_argument(
+        "--layers", type=positive, metavar="L", help="number of layers, from the first"
+    )
 
 
 def add_activation(parser: argparse.ArgumentParser) -> None:
@@ -106,31 +120,38 @@ def add_activation(parser: argparse.ArgumentParser) -> None:
 
 
 def add_reading(parser: argparse.ArgumentParser) -> None:
-    """Add ``--last-activation`` and ``--index-base``: what files do not say themselves."""
+    """Add ``--last-activation`` and ``--index-base``, which some files do not tell."""
     parser.add_argument(
         "--last-activation",
         choices=("linear", "relu"),
-        help="of the last layer, where weights are .safetensors, .pt or .npz (default: linear)",
+        help="activation of the last layer of .safetensors, .pt and .npz (default: linear)",
     )
     parser.add_argument(
         "--index-base",
         type=int,
         choices=(0, 1),
-        help="from what neurons and images count, where there are .tsv files (default: 1, as "
-        "published)",
+        help="number of the first neuron and image in .tsv files (default: 1, as published)",
     )
 
 
 def add_engine(parser: argparse.ArgumentParser) -> None:
     """Add ``--engine``, ``--mode``, ``--threads`` and ``--device``."""
-    parser.add_argument("--engine", default="auto", choices=("auto", *ENGINES))
-    parser.add_argument("--mode", default="auto", choices=("auto", *MODES))
+    parser.add_argument(
+        "--engine", default="auto", choices=("auto", *ENGINES), help="what computes (auto: cpu)"
+    )
+    parser.add_argument(
+        "--mode",
+        default="auto",
+        choices=("auto", *MODES),
+        help="edges: evaluate every edge; merge: compute equal neurons and equal features once "
+        "(auto: merge, if the engine has it)",
+    )
     parser.add_argument("--threads", type=positive, metavar="T", help="threads of engine cpu")
     parser.add_argument(
         "--device",
         type=count,
         metavar="N",
-        help="for engine cuda: which GPU, of those that the process sees, counted from 0",
+        help="for engine cuda: which of the GPUs that the process sees, counted from 0",
     )
 
 
@@ -140,20 +161,35 @@ def add_tuning(parser: argparse.ArgumentParser) -> None:
         "--tuning",
         type=Path,
         metavar="FILE",
-        help="measure how wide tiles should be, keep it in FILE, and take it from there once it is "
-        "kept for this network, number of features and machine",
+        help="file of tile widths: measured for this network, number of features and machine, and "
+        "read once they are there",
     )
 
 
 def refuse_tuning(path: Path, engine: Engine, ranks: int = 1) -> None:
-    """Find, before any work, whether a file of ``--tuning`` cannot be used or made."""
+    """Find out before any work whether ``--tuning`` cannot be followed.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    engine : Engine
+        What runs.
+    ranks : int
+        Processes of the run.
+
+    Raises
+    ------
+    SpdnnError
+        If the engine has nothing to tune, or the file cannot be written.
+    """
     require_tunable(engine, path, ranks)
     if not path.exists():
         writable(path)
 
 
 def add_data_folder(parser: argparse.ArgumentParser) -> None:
-    """Add ``--data``: None where not given, for `data_folder` or, to write, `default_folder`."""
+    """Add ``--data``, which is None if it is not given."""
     folder = str(default_folder()).replace("%", "%%")  # argparse's help is a format
     parser.add_argument(
         "--data",
@@ -166,18 +202,18 @@ def add_data_folder(parser: argparse.ArgumentParser) -> None:
 def require_apart(
     outputs: Mapping[str, Path | None], inputs: Mapping[str, str | Path | None]
 ) -> None:
-    """Check, before any work, that no output replaces another one, or an input.
+    """Check before any work that no output replaces another one, or an input.
 
     Parameters
     ----------
-    outputs, inputs : mapping
-        By what the user calls them, such as an option's name; None where there is none. Devices,
-        pipes and standard streams may be named as often as wanted.
+    outputs, inputs : mapping of str to path
+        Paths by the names that the user knows, such as those of options; None if there is none.
+        Devices, pipes and standard streams may be named more than once.
 
     Raises
     ------
     DataError
-        Naming both, if a file would be lost.
+        If a file would be lost.
     """
     taken: dict[str, str] = {}
     for name, path in outputs.items():
@@ -197,7 +233,12 @@ def require_apart(
 
 
 def writable(path: Path) -> Path:
-    """Check, before any work, that a file can be written there.
+    """Check before any work that a file can be written there; return its path.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
 
     Raises
     ------
@@ -213,7 +254,7 @@ def writable(path: Path) -> Path:
             if not place.is_dir():
                 raise DataError(f"cannot write {path}: there is no folder {place}")
         is_allowed = os.access(place, os.W_OK)
-    except OSError as error:  # a name that is too long
+    except OSError as error:  # such as a name that is too long
         raise DataError(f"cannot write {path}: {error.strerror or error}") from error
     if not is_allowed:
         raise DataError(f"cannot write {path}: no permission to write into {place}")

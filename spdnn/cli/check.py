@@ -1,9 +1,9 @@
-"""What ``spdnn run`` is judged by: a list, what is known of the categories, or the reference."""
+"""Options and choice of what proves the categories of ``spdnn run``."""
 
 import argparse
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from spdnn.challenge import DEPTHS, FEATURES
 from spdnn.checks.sample import (
@@ -15,7 +15,7 @@ from spdnn.checks.sample import (
 )
 from spdnn.checks.truth import Check, check_digits, check_list, check_nothing, check_official
 from spdnn.cli.arguments import positive
-from spdnn.engines.base import Engine
+from spdnn.engines.base import Engine, Plan
 from spdnn.engines.reference import ReferenceEngine
 from spdnn.errors import DataError, DeviceError
 from spdnn.recipes.digits import known_categories
@@ -27,12 +27,20 @@ from spdnn.sources.truth import read_truth
 
 AUTO, NONE, REFERENCE = "auto", "none", "reference"
 
-Judge = Callable[[Result, Engine, Any], Check]
-"""Judges a run; takes the engine and the plan that have made the result, too."""
+Judge = Callable[[Result, Engine, Plan], Check]
+"""Judges a result; takes the engine and the plan that have made it, too."""
 
 
 class CheckWay(NamedTuple):
-    """What a run is to be judged by; `features` by the reference, None for as many as it can."""
+    """What a run is to be judged by.
+
+    Attributes
+    ----------
+    word : str
+        "auto", "none" or "reference".
+    features : int or None
+        Features that the reference runs; None for as many as it can in its time.
+    """
 
     word: str = AUTO
     features: int | None = None
@@ -51,7 +59,9 @@ def check_way(text: str) -> CheckWay:
 def add_check(parser: argparse.ArgumentParser) -> None:
     """Add ``--truth`` and ``--check``."""
     parser.add_argument(
-        "--truth", metavar=f"PATH|{NONE}", help="the true categories, one a line; none: no list"
+        "--truth",
+        metavar=f"PATH|{NONE}",
+        help="list of the true categories, one a line; none: use no list",
     )
     parser.add_argument(
         "--check",
@@ -59,13 +69,13 @@ def add_check(parser: argparse.ArgumentParser) -> None:
         default=CheckWay(),
         metavar=f"{AUTO}|{NONE}|{REFERENCE}[:COUNT]",
         help="what the run is judged by. auto: a list of true categories, else what is known of "
-        f"them, else the float64 reference on some features, for about {SHORT_SECONDS:g} s. "
-        f"reference: that, on COUNT features, or for about {LONG_SECONDS:g} s",
+        f"them, else the float64 reference on some features for about {SHORT_SECONDS:g} s. "
+        f"reference: the same on COUNT features, or for about {LONG_SECONDS:g} s",
     )
 
 
 def refuse_check(arguments: argparse.Namespace) -> None:
-    """Find, before any work, a list that cannot be read, or options that do not go together."""
+    """Refuse before any work an unreadable list, or options that exclude each other."""
     if arguments.truth in (None, NONE):
         return
     if arguments.check.word != AUTO:
@@ -78,13 +88,28 @@ def choose_judge(
     network: SourcedNetwork,
     features: SourcedFeatures,
 ) -> tuple[Judge, str | None]:
-    """Choose what to judge a run by, before it starts: a list is read first of all.
+    """Choose what to judge a run by before it starts. A list is read here.
+
+    Parameters
+    ----------
+    arguments : argparse.Namespace
+        The options of `add_check`, and ``data`` and ``features``.
+    network : SourcedNetwork
+        The network to run.
+    features : SourcedFeatures
+        Its inputs.
 
     Returns
     -------
     Judge
+        What judges the result.
     str or None
-        Path of the list, where there is one.
+        Path of the list, if there is one.
+
+    Raises
+    ------
+    DataError
+        If the list cannot be read.
     """
     neurons, layers = network.network.n_inputs, network.network.n_layers
     is_official = network.is_official and features.is_official
@@ -97,7 +122,7 @@ def choose_judge(
     if way.word == REFERENCE:
         return partial(_judge_by_sample, network, features, way.features), None
     if source is not None and source != NONE:
-        # Cut only where fewer features were asked for: inputs that end early are a failure.
+        # The list is cut only if fewer features were asked for. Inputs that end early must fail.
         truth = read_truth(source, arguments.features)
         count = arguments.features
         return lambda result, engine, plan: check_list(result, truth, source, count), source
@@ -117,7 +142,7 @@ def _judge_by_sample(
     count: int | None,
     result: Result,
     engine: Engine,
-    plan: Any,
+    plan: Plan,
 ) -> Check:
     """Judge a run by the float64 reference on `count` features, or as many as it can."""
     reason = _nothing_to_sample(result)
@@ -130,9 +155,9 @@ def _judge_by_sample(
 
 
 def _judge_by_short_sample(
-    network: SourcedNetwork, features: SourcedFeatures, result: Result, engine: Engine, plan: Any
+    network: SourcedNetwork, features: SourcedFeatures, result: Result, engine: Engine, plan: Plan
 ) -> Check:
-    """Judge a run by the reference though nobody asked: it must not take long, nor lose a run."""
+    """Judge a run by the reference, unless that takes long or fails: nobody has asked for it."""
     reason = _nothing_to_sample(result)
     if reason is not None:
         return check_nothing(result, reason)
@@ -147,7 +172,7 @@ def _judge_by_short_sample(
 
 
 def _nothing_to_sample(result: Result) -> str | None:
-    """Why there is nothing to compare by the reference, if there is not."""
+    """Why the reference has nothing to compare with; None if it has."""
     if result.engine == ReferenceEngine.name:
         return "computed by the reference itself"
     return "no features" if result.n_features == 0 else None

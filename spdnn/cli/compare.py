@@ -1,23 +1,23 @@
-"""``spdnn compare``: old records against new ones."""
+"""``spdnn compare``: compare new records with old ones."""
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from spdnn.bench.compare import Change, compare
 from spdnn.bench.records import Record, read_all
 from spdnn.bench.tables import rate
+from spdnn.cli.arguments import Commands
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Commands) -> None:
     """Add the command to the parser."""
-    parser: argparse.ArgumentParser = commands.add_parser(
+    parser = commands.add_parser(
         "compare",
         help="compare old records with new ones",
         description=(
-            "Compare two folders of records, or two records, case by case: new rate by old rate, "
-            "and whether the ranges of all runs meet. Exit status 1 if something has become "
-            "slower beyond its spread, or wrong."
+            "Compare two folders of records, or two records, case by case: the new rate divided by "
+            "the old one, and whether the ranges of all runs overlap. Exit status 1 if a case has "
+            "become slower beyond its spread, or wrong."
         ),
     )
     parser.add_argument("old", type=Path, metavar="OLD")
@@ -26,7 +26,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Compare; returns 1 where new is worse."""
+    """Compare records; returns 1 if a new one is worse."""
     old, new = read_all(arguments.old), read_all(arguments.new)
     changes = compare(old, new)
     machines = sorted({record.machine for record in (*old, *new)})
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def line(change: Change) -> str:
-    """One case; no rate of a record that has not passed."""
+    """The line of a case; a record that has not passed has no rate."""
     rates = [rate(r) if r.passed else "FAILED" for r in (change.old, change.new)]
     ratio = "" if change.ratio is None else f"{change.ratio:.3f}"
     verdict = "" if change.verdict == "FAILED" else change.verdict

@@ -1,4 +1,4 @@
-"""``spdnn info``: which engines, threads, GPUs and MPI are there, and why one is not."""
+"""``spdnn info``: say which engines, threads, GPUs and MPI can be used, and why others cannot."""
 
 import argparse
 import shutil
@@ -6,9 +6,10 @@ import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
-from spdnn.distributed.ranks import first_line, load_mpi, why
+from spdnn.cli.arguments import Commands
+from spdnn.cli.errors import with_options
+from spdnn.distributed.joining import first_line, load_mpi, why
 from spdnn.engines import ENGINES, make_engine
 from spdnn.errors import SpdnnError
 from spdnn.machine import provenance
@@ -16,9 +17,9 @@ from spdnn.machine.memory import available_bytes
 from spdnn.machine.threads import default_threads
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Commands) -> None:
     """Add the command to the parser."""
-    parser: argparse.ArgumentParser = commands.add_parser(
+    parser = commands.add_parser(
         "info", help="say what this machine and installation can do", description=__doc__
     )
     parser.set_defaults(command=info)
@@ -43,15 +44,16 @@ def info(arguments: argparse.Namespace) -> int:
 
 
 def _engine(name: str) -> str:
+    """Whether an engine can be used, and its modes."""
     try:
         engine = make_engine(name)
     except (SpdnnError, ImportError) as error:
-        return f"no: {error}"
+        return f"no: {with_options(str(error))}"
     return f"yes, modes {', '.join(engine.modes)}"
 
 
 def _toolkit() -> str:
-    """The CUDA toolkit that pip has installed; the compiler may find one of the system."""
+    """The CUDA toolkit that pip has installed. The compiler may find another one of the system."""
     try:
         return f"cuda-toolkit {version('cuda-toolkit')}"
     except PackageNotFoundError:
@@ -59,7 +61,7 @@ def _toolkit() -> str:
 
 
 def _mpi_rows() -> list[tuple[str, str]]:
-    """Which MPI library mpi4py loads, without starting it, and which launchers start that one."""
+    """The MPI library that mpi4py loads, and which launchers can start it. MPI is not started."""
     try:
         package = f"mpi4py {version('mpi4py')}"
     except PackageNotFoundError:
@@ -81,7 +83,7 @@ def _mpi_rows() -> list[tuple[str, str]]:
 
 
 def _version_text(launcher: str) -> str:
-    """What a launcher says of itself; nothing where it cannot."""
+    """A launcher's description of itself; empty if it gives none."""
     try:
         done = subprocess.run([launcher, "--version"], capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.SubprocessError):

@@ -1,7 +1,7 @@
-"""The command ``spdnn``: its parser, and the one place where errors become a line.
+"""The command ``spdnn``: its parser, and the place where errors become a line.
 
-Exit status: 0 done and passed, 1 a check failed, 2 a user's mistake or a machine that
-cannot, 70 an error of the program's own, 130 interrupted.
+Exit status: 0 done and passed, 1 a check failed, 2 a mistake of the user or a machine that cannot
+do it, 70 an error of the program itself, 130 interrupted.
 """
 
 import argparse
@@ -14,6 +14,8 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from spdnn.cli import bench, compare, data, info, predict, report, run
+from spdnn.cli.arguments import Commands
+from spdnn.cli.errors import print_error
 from spdnn.cli.streams import prepare_streams
 from spdnn.errors import INTERNAL_ERROR, ElsewhereError, SpdnnError, user_text
 from spdnn.machine.launcher import end_job, launched_rank, wait_turn
@@ -27,7 +29,7 @@ _NEGATIVE_NUMBER = re.compile(r"-(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$")
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
+    """A parser that says what is wrong in one line."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -35,8 +37,8 @@ class _Parser(argparse.ArgumentParser):
         self._negative_number_matcher = _NEGATIVE_NUMBER
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
-        # What is wrong with the command is mostly wrong on every rank: the first says it, and
-        # ends the others where it can. Each that is left says it, too.
+        # What is wrong with the command is mostly wrong on every rank. The first rank prints it
+        # and ends the others if it can. Those that are left print it, too.
         if message:
             wait_turn(launched_rank())
             self._print_message(message, sys.stderr)
@@ -56,14 +58,29 @@ def make_parser() -> argparse.ArgumentParser:
         description="Fast and exact inference of very deep, very sparse neural networks.",
     )
     parser.add_argument("--version", action="version", version=f"spdnn {own_version()}")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
-    for command in COMMANDS:
-        command.add_parser(commands)
+    _add_commands(parser)
     return parser
 
 
+def _add_commands(parser: argparse.ArgumentParser) -> None:
+    commands: Commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        command.add_parser(commands)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit status."""
+    """Run the command line.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        What stands after ``spdnn``; by default the arguments of this process.
+
+    Returns
+    -------
+    int
+        The exit status.
+    """
     try:
         parsed = make_parser().parse_args(arguments)
         status: int = parsed.command(parsed)
@@ -73,13 +90,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return _give_up_output(2)
     except (SpdnnError, MemoryError, OSError) as error:
-        print(f"spdnn: error: {user_text(error)}", file=sys.stderr)
+        print_error(user_text(error) or "")
         return 2
     except KeyboardInterrupt:
         print("spdnn: interrupted", file=sys.stderr)
         return 130
     except Exception as error:
-        # Not Python's own status 1, which would say that categories are wrong.
+        # Python's own status would be 1, which says that categories are wrong.
         traceback.print_exc()
         kind = type(error).__name__
         print(f"spdnn: internal error ({kind}): this is a bug, please report it", file=sys.stderr)
@@ -88,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _give_up_output(status: int) -> int:
-    """Nobody reads what is printed: let Python's own flush at the end go nowhere."""
+    """Let Python's flush at the end go nowhere, because nobody reads what is printed."""
     with open(os.devnull, "wb") as nowhere, suppress(OSError, ValueError):
         os.dup2(nowhere.fileno(), sys.stdout.fileno())
     return status

@@ -1,14 +1,20 @@
-"""``spdnn predict``: run a classifier, say which class features are of, and how many are right."""
+"""``spdnn predict``: run a classifier, give the class of each feature, count the right ones."""
 
 import argparse
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from spdnn.cli.arguments import add_engine, add_tuning, refuse_tuning, require_apart, writable
+from spdnn.cli.arguments import (
+    Commands,
+    add_engine,
+    add_tuning,
+    refuse_tuning,
+    require_apart,
+    writable,
+)
 from spdnn.cli.progress import progress_bar
 from spdnn.cli.sources import add_sources, as_rows, open_sources, source_rows
 from spdnn.engines import choose_mode, make_engine
@@ -17,21 +23,21 @@ from spdnn.io.files import whole_file
 from spdnn.io.labels import read_labels
 from spdnn.machine.launcher import launched_size
 from spdnn.run.prediction import Prediction
-from spdnn.run.result import Seconds
+from spdnn.run.result import Result, Seconds
 from spdnn.run.session import predict
 
 N_SHOWN = 10
-"""Classes, the most frequent, whose features are counted in what is printed."""
+"""Number of classes, the most frequent ones, that are printed with their features."""
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Commands) -> None:
     """Add the command to the parser."""
-    parser: argparse.ArgumentParser = commands.add_parser(
+    parser = commands.add_parser(
         "predict",
         help="run a classifier: the class of each feature, and how many are right",
         description=(
             "Run features through a classifier and take each one's largest output, counted from "
-            "0 (of a single output: 1 where it is positive, else 0)."
+            "0. A single output gives class 1 if it is positive, else class 0."
         ),
     )
     add_sources(parser)
@@ -51,25 +57,9 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do it."""
+    """Run a classifier and write what was asked for."""
     started = time.perf_counter()
-    if launched_size() > 1:
-        raise DeviceError("spdnn predict is one process's work: start it without a launcher")
-    for path in (arguments.out, arguments.scores):
-        if path is not None:
-            writable(path)
-    require_apart(
-        {"--out": arguments.out, "--scores": arguments.scores, "--tuning": arguments.tuning},
-        {
-            "--weights": arguments.weights,
-            "--inputs": arguments.inputs,
-            "--labels": arguments.labels,
-        },
-    )
-    engine = make_engine(arguments.engine, arguments.threads, arguments.device)
-    choose_mode(engine, arguments.mode)
-    if arguments.tuning is not None:
-        refuse_tuning(arguments.tuning, engine)
+    _refuse_early(arguments)
     labels = None if arguments.labels is None else read_labels(arguments.labels)
     network, features = open_sources(arguments)
     if labels is not None:
@@ -88,22 +78,37 @@ def run(arguments: argparse.Namespace) -> int:
         )
     assert predicted.result is not None  # features are never scored without a run
     result = predicted.result.after(Seconds(), read=read, total=time.perf_counter() - started)
-    seconds = result.seconds
     rows = [
         *source_rows(network, features),
-        ("engine", f"{result.engine}, mode {result.mode}"),
-        ("read", f"{seconds.read:10.3f} s"),
-        *([("tune", f"{seconds.tune:10.3f} s")] if arguments.tuning is not None else []),
-        ("inference", f"{seconds.inference:10.3f} s"),
-        ("total", f"{seconds.total:10.3f} s"),
-        ("live", f"{result.live.size:,} of {result.n_features:,} features after the last layer"),
+        *_result_rows(result, arguments.tuning is not None),
         *_class_rows(predicted, labels),
     ]
     try:
         print(as_rows(rows))
-    finally:  # what was asked for is written though nobody reads what is printed
+    finally:  # files that were asked for are written even if nobody reads what is printed
         _write(arguments, predicted)
     return 0
+
+
+def _refuse_early(arguments: argparse.Namespace) -> None:
+    """Find out before any work what would fail after it."""
+    if launched_size() > 1:
+        raise DeviceError("spdnn predict is one process's work: start it without a launcher")
+    for path in (arguments.out, arguments.scores):
+        if path is not None:
+            writable(path)
+    require_apart(
+        {"--out": arguments.out, "--scores": arguments.scores, "--tuning": arguments.tuning},
+        {
+            "--weights": arguments.weights,
+            "--inputs": arguments.inputs,
+            "--labels": arguments.labels,
+        },
+    )
+    engine = make_engine(arguments.engine, arguments.threads, arguments.device)
+    choose_mode(engine, arguments.mode)
+    if arguments.tuning is not None:
+        refuse_tuning(arguments.tuning, engine)
 
 
 def _write(arguments: argparse.Namespace, predicted: Prediction) -> None:
@@ -119,7 +124,7 @@ def _write(arguments: argparse.Namespace, predicted: Prediction) -> None:
 def _fitting(
     arguments: argparse.Namespace, labels: npt.NDArray[np.int64], n_features: int, n_outputs: int
 ) -> npt.NDArray[np.int64]:
-    """Labels of the features that were asked for; DataError if there are not as many."""
+    """The labels of the features that were asked for; DataError if they do not fit."""
     if arguments.features is not None:
         labels = labels[: arguments.features]
     if labels.size != n_features:
@@ -131,10 +136,23 @@ def _fitting(
     return labels
 
 
+def _result_rows(result: Result, is_tuned: bool) -> list[tuple[str, str]]:
+    """Rows of the engine, of seconds and of live features."""
+    seconds = result.seconds
+    return [
+        ("engine", f"{result.engine}, mode {result.mode}"),
+        ("read", f"{seconds.read:10.3f} s"),
+        *([("tune", f"{seconds.tune:10.3f} s")] if is_tuned else []),
+        ("inference", f"{seconds.inference:10.3f} s"),
+        ("total", f"{seconds.total:10.3f} s"),
+        ("live", f"{result.live.size:,} of {result.n_features:,} features after the last layer"),
+    ]
+
+
 def _class_rows(
     predicted: Prediction, labels: npt.NDArray[np.int64] | None
 ) -> list[tuple[str, str]]:
-    """How many features there are of each class, and how many are right."""
+    """Rows that count the features of each class, and the right ones."""
     classes, counts = np.unique(predicted.classes, return_counts=True)
     order = np.argsort(-counts, kind="stable")[:N_SHOWN]
     shown = ", ".join(f"{classes[k]}: {counts[k]:,}" for k in np.sort(order))

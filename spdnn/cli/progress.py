@@ -1,4 +1,4 @@
-"""A progress bar on a terminal, and nothing elsewhere."""
+"""A progress bar, shown only on a terminal."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -7,9 +7,19 @@ from contextlib import contextmanager
 
 @contextmanager
 def progress_bar(what: str, *, is_shown: bool = True) -> Iterator[Callable[[float], None] | None]:
-    """Show a bar on stderr while the block runs; gives a function of the fraction done.
+    """Show a bar on stderr while the block runs.
 
-    Gives None where stderr is not a terminal, or the bar is not to be shown.
+    Parameters
+    ----------
+    what : str
+        The phase that is shown.
+    is_shown : bool
+        Whether to show the bar at all.
+
+    Yields
+    ------
+    callable or None
+        Takes the fraction that is done. None if stderr is not a terminal, or `is_shown` is false.
     """
     if not (is_shown and sys.stderr.isatty()):
         yield None
@@ -29,7 +39,7 @@ def progress_bar(what: str, *, is_shown: bool = True) -> Iterator[Callable[[floa
         TaskProgressColumn(),
         TimeRemainingColumn(),
     )
-    # What is printed meanwhile goes above the bar, but only where it is the same terminal.
+    # What is printed meanwhile goes above the bar, but only if stdout is a terminal, too.
     console, is_same = Console(stderr=True), sys.stdout.isatty()
     with Progress(*columns, console=console, transient=True, redirect_stdout=is_same) as progress:
         task = progress.add_task(what, total=1.0)

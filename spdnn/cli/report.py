@@ -1,16 +1,16 @@
-"""``spdnn report``: tables, plots and a page of the records in a folder."""
+"""``spdnn report``: make tables, plots and a page from the records in a folder."""
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from spdnn.bench.records import read_all
 from spdnn.bench.report import write_report
+from spdnn.cli.arguments import Commands
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Commands) -> None:
     """Add the command to the parser."""
-    parser: argparse.ArgumentParser = commands.add_parser(
+    parser = commands.add_parser(
         "report",
         help="make tables, plots and a page from records",
         description=(
@@ -19,7 +19,7 @@ def add_parser(commands: Any) -> None:
         ),
     )
     parser.add_argument("records", type=Path, metavar="FOLDER", help="folder of records, or one")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where to (default: FOLDER)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where to write (default: FOLDER)")
     parser.set_defaults(command=report)
 
 

@@ -1,4 +1,4 @@
-"""``spdnn run``: read a network and features, run them, check the categories, say how fast."""
+"""``spdnn run``: run features through a network, check the categories, say how fast."""
 
 import argparse
 import time
@@ -9,6 +9,7 @@ from spdnn.bench.records import as_facts, as_json
 from spdnn.challenge import FEATURES
 from spdnn.checks.truth import Check
 from spdnn.cli.arguments import (
+    Commands,
     add_engine,
     add_tuning,
     positive,
@@ -17,6 +18,7 @@ from spdnn.cli.arguments import (
     writable,
 )
 from spdnn.cli.check import Judge, add_check, choose_judge, refuse_check
+from spdnn.cli.errors import print_error, with_options
 from spdnn.cli.progress import progress_bar
 from spdnn.cli.sources import add_sources, as_rows, open_sources, source_rows
 from spdnn.distributed import join
@@ -38,21 +40,21 @@ from spdnn.sources.folder import DIGITS
 from spdnn.sources.networks import SourcedNetwork
 
 WORTH_KEEPING = 3.0
-"""Times the inference: a phase that takes longer, and `WORTH_SECONDS`, is worth a hint."""
+"""A phase gets a hint if it takes so many times as long as inference, and `WORTH_SECONDS`."""
 
 WORTH_SECONDS = 1.0
 
 MERGE_NOTE = "the rate counts every edge for every feature, not the work that was left to do"
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(commands: Commands) -> None:
     """Add the command to the parser."""
-    parser: argparse.ArgumentParser = commands.add_parser(
+    parser = commands.add_parser(
         "run",
         help="run a network, check its categories, say how fast",
         description=(
-            "Run features through a network, check the categories, say how fast. What is not "
-            "named is taken from the data folder, else made by the recipe."
+            "Run features through a network, check the categories, say how fast. Weights and "
+            "inputs that are not named are taken from the data folder, or made by the recipe."
         ),
     )
     add_sources(parser)
@@ -62,7 +64,7 @@ def add_parser(commands: Any) -> None:
         "--plan",
         type=Path,
         metavar="FILE",
-        help="keep the plan in FILE, and take it from there once it is kept",
+        help="file of the plan: written if it is not there, else read",
     )
     add_tuning(parser)
     parser.add_argument(
@@ -73,7 +75,7 @@ def add_parser(commands: Any) -> None:
         "--checkpoint",
         type=Path,
         metavar="DIR",
-        help="write progress there, and go on from what is there; removed when the run is complete",
+        help="write progress there, and go on from what is there; removed when the run is done",
     )
     parser.add_argument(
         "--checkpoint-every",
@@ -86,29 +88,33 @@ def add_parser(commands: Any) -> None:
 
 
 def _add_ranks(parser: argparse.ArgumentParser) -> None:
-    """Add what matters under a parallel launcher only."""
+    """Add the options that matter only under a parallel launcher."""
     group = parser.add_argument_group(
-        "many processes (mpirun -n N spdnn run ...)", "What is said of threads is for each rank."
+        "many processes (mpirun -n N spdnn run ...)", "The number of threads is that of each rank."
     )
     group.add_argument(
         "--partition",
         default=PARTITIONS[0],
         choices=PARTITIONS,
-        help="a rank takes features that lie together, or every N-th",
+        help="a rank takes features that follow each other, or every N-th",
     )
-    group.add_argument("--mpi", action="store_true", help="load MPI though no launcher is seen")
+    group.add_argument("--mpi", action="store_true", help="load MPI even if no launcher is seen")
     group.add_argument(
         "--allow-singleton",
         action="store_true",
-        help="run alone though the launcher has started several processes",
+        help="run alone even if the launcher has started several processes",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do it; returns 1 if the categories are not the true ones."""
+    """Run a network; returns 1 if the categories are not the true ones."""
     started = time.perf_counter()
     facts = provenance.gather()  # starts a process, which may not be done once MPI is there
-    with join(asks_mpi=arguments.mpi, allows_singleton=arguments.allow_singleton) as team:
+    with join(
+        asks_mpi=arguments.mpi,
+        allows_singleton=arguments.allow_singleton,
+        print_error=print_error,
+    ) as team:
         status = _run(arguments, team, facts, started)
         return team.tell(status)
 
@@ -116,7 +122,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _run(
     arguments: argparse.Namespace, team: Team, facts: dict[str, Any], started: float
 ) -> int | None:
-    """Do it as one of a team; the exit status is known to rank 0."""
+    """Run it as one of a team; only rank 0 knows the exit status."""
     team.on_first(lambda: _refuse_early(arguments, team.size))
     network, features = team.on_leaders(lambda: open_sources(arguments)) or (None, None)
 
@@ -130,7 +136,34 @@ def _run(
 
     judge = team.on_first(choose)
     read = time.perf_counter() - started
-    options = Options(
+    options = _options(arguments)
+    session = Session.of_team(team, network.network if network else None, options)
+    with session, progress_bar("inference", is_shown=team.is_first) as progress:
+        result = session.run(features.features if features else None, progress=progress)
+
+    def report() -> int:
+        assert network is not None
+        assert features is not None
+        assert judge is not None
+        total = time.perf_counter() - started
+        whole = result.after(session.seconds, read=read, total=total)
+        check = judge(whole, session.engine, session.plan)
+        hints = _hint_rows(arguments, features, whole, session.engine)
+        try:
+            print(as_rows([*run_rows(network, features, whole), *hints]))
+            print(with_options(check.text))
+        finally:  # files that were asked for are written even if nobody reads what is printed
+            _write(arguments, network, features, whole, check, facts | {"mpi": team.library})
+        if arguments.checkpoint is not None:
+            remove_checkpoint(arguments.checkpoint)
+        return 1 if check.outcome == "failed" else 0
+
+    return team.on_first(report)
+
+
+def _options(arguments: argparse.Namespace) -> Options:
+    """The choices of a session that the command line makes."""
+    return Options(
         engine=arguments.engine,
         mode=arguments.mode,
         threads=arguments.threads,
@@ -141,29 +174,6 @@ def _run(
         checkpoint=arguments.checkpoint,
         checkpoint_every=arguments.checkpoint_every,
     )
-    session = Session.of_team(team, network.network if network else None, options)
-    with session, progress_bar("inference", is_shown=team.is_first) as progress:
-        result = session.run(features.features if features else None, progress=progress)
-    engine, plan = session.engine, session.plan
-
-    def report() -> int:
-        assert network is not None
-        assert features is not None
-        assert judge is not None
-        total = time.perf_counter() - started
-        whole = result.after(session.seconds, read=read, total=total)
-        check = judge(whole, engine, plan)
-        try:
-            rows = run_rows(network, features, whole)
-            print(as_rows([*rows, *_hint_rows(arguments, features, whole, engine)]))
-            print(check.text)
-        finally:  # what was asked for is written though nobody reads what is printed
-            _write(arguments, network, features, whole, check, facts | {"mpi": team.library})
-        if arguments.checkpoint is not None:
-            remove_checkpoint(arguments.checkpoint)
-        return 1 if check.outcome == "failed" else 0
-
-    return team.on_first(report)
 
 
 def _write(
@@ -187,7 +197,7 @@ def _write(
 
 
 def _refuse_early(arguments: argparse.Namespace, ranks: int) -> None:
-    """Find, before any work, what would fail after it: outputs, truth, engine and mode."""
+    """Find out before any work what would fail after it: outputs, truth, engine and mode."""
     if arguments.plan is not None and not arguments.plan.exists():
         writable(arguments.plan)
     for path in (arguments.save_categories, arguments.json):
@@ -210,7 +220,7 @@ def _refuse_early(arguments: argparse.Namespace, ranks: int) -> None:
 def _refuse_same(
     arguments: argparse.Namespace, weights: str | None, inputs: str | None, truth: str | None
 ) -> None:
-    """Refuse outputs that would replace one another, or what is read."""
+    """Refuse outputs that would replace one another, or something that is read."""
     outputs = {
         "--save-categories": arguments.save_categories,
         "--json": arguments.json,
@@ -224,7 +234,7 @@ def _refuse_same(
 def _hint_rows(
     arguments: argparse.Namespace, features: SourcedFeatures, result: Result, engine: Engine
 ) -> list[tuple[str, str]]:
-    """What would save the user time, or get the true inputs, the next time."""
+    """Hints that save the user time the next time, or that lead to the official inputs."""
     seconds, neurons = result.seconds, features.features.n_neurons
     worth = max(WORTH_KEEPING * seconds.inference, WORTH_SECONDS)
     hints = []
@@ -241,7 +251,7 @@ def _hint_rows(
 
 
 def _rank_rows(result: Result) -> list[tuple[str, str]]:
-    """What the ranks did, where there are several."""
+    """Rows of what the ranks did, if there are several."""
     ranks = result.by_rank
     if not ranks:
         return []
@@ -256,7 +266,7 @@ def _rank_rows(result: Result) -> list[tuple[str, str]]:
 
 
 def _merged_rows(network: Network, result: Result) -> list[tuple[str, str]]:
-    """What merging of neurons has left to do for a feature, where a plan has merged them."""
+    """Rows of the work that a plan has left for a feature by merging neurons."""
     if result.work is None or result.mode != "merge":
         return []
     n_neurons, work = sum(n for _, n in network.shapes), result.work
@@ -267,7 +277,7 @@ def _merged_rows(network: Network, result: Result) -> list[tuple[str, str]]:
 
 
 def _device_rows(result: Result) -> list[tuple[str, str]]:
-    """What of inference a device's own clock has seen, for engines that have one."""
+    """Rows of the time of inference by the clock of a device, if there is one."""
     if result.device is None:
         return []
     kernels, copies = result.device
@@ -278,7 +288,7 @@ def _device_rows(result: Result) -> list[tuple[str, str]]:
 def run_rows(
     network: SourcedNetwork, features: SourcedFeatures, result: Result
 ) -> list[tuple[str, str]]:
-    """The block of facts at the end of a run, as rows."""
+    """The rows of facts that are printed at the end of a run."""
     seconds = result.seconds
     plural = "" if result.threads == 1 else "s"
     return [

@@ -1,4 +1,4 @@
-"""The standard streams, made fit to be written to whatever the caller has done with them."""
+"""Make the standard streams fit to be written to, whatever the caller has done to them."""
 
 import io
 import os
@@ -9,14 +9,14 @@ STREAMS = ("stdin", "stdout", "stderr")
 
 
 def prepare_streams() -> None:
-    """Open streams that were closed, and let streams write what their encoding cannot say.
+    """Open closed streams, and let streams write characters that their encoding does not have.
 
     Some schedulers start programs with closed streams. Python then has None in their place, and the
-    next file that is opened takes the free descriptor: what a library writes to standard
-    error would end up in that file. So each closed one is opened on the null device.
+    next file that is opened takes the free descriptor. What a library writes to standard error
+    would then end up in that file. So each closed stream is opened on the null device.
 
-    A character that the encoding of a stream does not have, in a path for example, is written as
-    its code instead of being an error.
+    A character that the encoding of a stream does not have is written as its code. Otherwise a
+    path with such a character would be an error.
     """
     for descriptor, name in enumerate(STREAMS):
         try:

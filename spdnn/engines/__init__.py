@@ -47,7 +47,7 @@ def make_engine(
     if name not in ENGINES:
         raise DeviceError(f"unknown engine {name!r}: auto, {', '.join(ENGINES)}")
     if device is not None and name not in WITH_DEVICES:
-        raise DeviceError(f"engine {name} has no devices to choose from: use --engine cuda")
+        raise DeviceError(f"engine {name} has no devices to choose from: use `engine=\"cuda\"`")
     module, _, attribute = ENGINES[name].partition(":")
     try:
         make: Callable[..., Engine] = getattr(importlib.import_module(module), attribute)

@@ -91,7 +91,7 @@ def read_layers(
     require_bytes(
         layers * (neurons + 1) * np.dtype(np.int32).itemsize,
         f"a network of {layers} layers of {neurons} neurons",
-        "take fewer --layers",
+        "take fewer `layers`",
     )
 
     def parse(file: _LayerFile) -> Layer:

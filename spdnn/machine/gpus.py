@@ -61,6 +61,6 @@ def pick_gpu(n_visible: int, rank: int = 0, asked: int | None = None) -> int:
     if rank >= n_visible:
         raise DeviceError(
             f"process {rank} of this node has no GPU of its own: {n_visible} are visible; "
-            "start one process a GPU, or name one with --device"
+            "start one process a GPU, or name one with `device`"
         )
     return rank

@@ -51,7 +51,7 @@ def digit_features(neurons: int, features: int) -> Features:
         from sklearn.datasets import load_digits
     except ImportError as error:
         raise DataError(
-            "the digits need scikit-learn: pip install 'spdnn[demo]', or give --inputs"
+            "the digits need scikit-learn: pip install 'spdnn[demo]', or give other `inputs`"
         ) from error
     side = image_side(neurons)
     grey = load_digits().images  # shape (1797, 8, 8), 0..16

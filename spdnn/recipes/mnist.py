@@ -97,7 +97,7 @@ def _require_enough(path: Path, images: npt.NDArray[np.uint8]) -> None:
         kind = " (MNIST's test set?)" if len(images) == TEST_IMAGES else ""
         raise DataError(
             f"{path}: it holds {len(images)} images{kind}; the official inputs need the "
-            f"{challenge.FEATURES} of {IMAGES_FILE}.gz; to run these all the same, give --features"
+            f"{challenge.FEATURES} of {IMAGES_FILE}.gz; to run these all the same, give `features`"
         )
 
 

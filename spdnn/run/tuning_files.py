@@ -60,7 +60,7 @@ def require_tunable(engine: Engine, path: Path, ranks: int = 1) -> None:
     """
     if ranks > 1:
         raise PlanError(
-            "only a process by itself can be tuned: leave out --tuning, or the launcher"
+            "only a process by itself can be tuned: leave out `tuning`, or the launcher"
         )
     if engine.shape_choices is None:
         raise PlanError(f"engine {engine.name} has no shapes that could be tuned")

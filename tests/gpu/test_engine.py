@@ -215,5 +215,5 @@ def test_what_does_not_fit_is_refused_with_what_would() -> None:
     with pytest.raises(DeviceError, match=r"layer's weights need .* twice, .* are free"):
         place_weights(device_with(500), plan)
     wide = Network([Layer(sp.eye_array(500))])
-    with pytest.raises(DeviceError, match=r"32 features of 500 neurons need .*--features"):
+    with pytest.raises(DeviceError, match=r"32 features of 500 neurons need .*`features`"):
         run(wide, dyadic_features(0, 3, 500), "edges", n_bytes=40_000)

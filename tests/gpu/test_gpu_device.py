@@ -216,5 +216,5 @@ def test_memory_that_runs_out_says_what_would_fit(cupy: SimpleNamespace) -> None
         raise MemoryError
 
     cupy.empty = none_left
-    with pytest.raises(DeviceError, match=r"GPU 0 \(Stand-in\) has no memory left .*--features"):
+    with pytest.raises(DeviceError, match=r"GPU 0 \(Stand-in\) has no memory left .*`features`"):
         engine.load(plan, features)

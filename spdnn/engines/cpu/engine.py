@@ -222,7 +222,7 @@ class CpuEngine:
         require_bytes(
             self._tile_bytes(plan, max(widths)),
             f"{self.threads} tiles of {max(widths)} features",
-            "take fewer --threads",
+            "take fewer `threads`",
         )
         end = plan.n_layers if until is None else until
         with ThreadPoolExecutor(self.threads) as pool:

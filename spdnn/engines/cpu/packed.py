@@ -49,7 +49,7 @@ def pack(features: Features, pool: Executor) -> PackedFeatures:
     """
     n_blocks = -(-features.n_features // LANES)
     require_bytes(
-        2 * n_blocks * features.n_neurons, "the features as bits", "take fewer --features"
+        2 * n_blocks * features.n_neurons, "the features as bits", "take fewer `features`"
     )
     masks = np.empty((n_blocks, features.n_neurons), dtype=np.uint16)
     starts = range(0, n_blocks, BLOCKS_AT_ONCE)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from spdnn.engines.cuda.kernels import gpu
 
-HINT = "take fewer --features or --layers"
+HINT = "take fewer `features` or `layers`"
 
 
 @dataclass(frozen=True, eq=False)

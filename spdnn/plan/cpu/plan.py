@@ -53,7 +53,7 @@ the long ones, behind the outputs; the other outputs; and the long ones, from th
 BYTES_PER_EDGE = 4 + 4
 """Weight and index: what a plan takes at most for an edge, its table left out."""
 
-_HINT = "take fewer --layers or a machine with more memory"
+_HINT = "take fewer `layers` or a machine with more memory"
 
 
 class PlanArrays(NamedTuple):

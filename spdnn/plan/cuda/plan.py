@@ -60,7 +60,7 @@ RESIDENT_STATIC_BYTES = 1 << 10
 BYTES_PER_EDGE = 8
 """Weight and index: what a plan takes for an edge, roughly."""
 
-_HINT = "take fewer --layers or a machine with more memory"
+_HINT = "take fewer `layers` or a machine with more memory"
 
 
 @dataclass(frozen=True)
