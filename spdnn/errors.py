@@ -1,11 +1,11 @@
-"""What can go wrong, as exceptions whose text is one clear line for the user."""
+"""Exceptions whose text is one clear line for the user."""
 
 INTERNAL_ERROR = 70
-"""Exit status of an error that no user has caused: EX_SOFTWARE of BSD's sysexits.h."""
+"""Exit status of an error in this program: EX_SOFTWARE of BSD's sysexits.h."""
 
 
 class SpdnnError(Exception):
-    """Base of all errors that a user can cause or mend."""
+    """Base of all errors that a user can cause or correct."""
 
 
 class DataError(SpdnnError):
@@ -21,16 +21,27 @@ class DeviceError(SpdnnError):
 
 
 class AgreedError(SpdnnError):
-    """An error that all ranks of a run know of and raise together; this one tells it."""
+    """An error that all ranks of a run raise together, and that this rank prints."""
 
 
 class ElsewhereError(AgreedError):
-    """An error of another process of the same run, which tells it: nothing is to be printed."""
+    """An error that another rank of the same run prints, so that this one prints nothing."""
 
 
 def user_text(error: Exception) -> str | None:
-    """What to tell the user of an error, in one line; None for errors that are our own."""
+    """Message for the user in one line.
+
+    Parameters
+    ----------
+    error : Exception
+        Any error.
+
+    Returns
+    -------
+    str or None
+        None for an error in this program.
+    """
     if isinstance(error, MemoryError):
         return "out of memory: take fewer --features, --layers or --threads"
-    # OSError: what no other place has put into words.
+    # An OSError that no other place has turned into an error of this package has a clear text, too.
     return str(error) if isinstance(error, SpdnnError | OSError) else None
