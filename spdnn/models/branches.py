@@ -24,7 +24,7 @@ JOINS: tuple[Join, ...] = ("concatenate", "sum")
 
 
 class _Rule(NamedTuple):
-    """What a layer does with its sums. Layers that are fused must have the same rule."""
+    """Activation, cap and bias rule of a layer, which fused layers must have in common."""
 
     ymax: float | None
     activation: Activation

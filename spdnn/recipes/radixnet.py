@@ -32,7 +32,7 @@ MAX_EDGES = 2**31 - 1
 
 @dataclass(frozen=True)
 class Weights:
-    """How the weights of a RadiX-Net are drawn.
+    """Distribution of the weights of a RadiX-Net.
 
     Parameters
     ----------
