@@ -127,7 +127,7 @@ class Features:
     def part(self, start: int, stop: int) -> "Features":
         """Take the features from `start` to `stop`, as a slice does; memory is shared."""
         start, stop, _ = slice(start, stop).indices(self.n_features)
-        part = object.__new__(Features)  # a part of what was checked needs no second check
+        part = object.__new__(Features)  # a part of checked features needs no check
         object.__setattr__(part, "n_neurons", self.n_neurons)
         object.__setattr__(part, "indptr", self.indptr[start : max(start, stop) + 1])
         object.__setattr__(part, "indices", self.indices)

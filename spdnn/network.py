@@ -103,7 +103,7 @@ class Layer:
 def _as_csr(weights: npt.ArrayLike | sp.sparray | sp.spmatrix) -> sp.csr_array:
     """Make a csr_array of float32, in canonical format, of the weights of a layer."""
     try:
-        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite: see below
+        with np.errstate(over="ignore"):  # too large numbers become infinite and are refused
             csr = sp.csr_array(weights, dtype=np.float32)
     except (TypeError, ValueError) as error:
         raise DataError(f"the weights of a layer must be a matrix of numbers ({error})") from error
@@ -125,7 +125,7 @@ def _as_csr(weights: npt.ArrayLike | sp.sparray | sp.spmatrix) -> sp.csr_array:
 
 def _as_bias(bias: npt.ArrayLike, n_outputs: int) -> npt.NDArray[np.float32]:
     """Make an array of float32, shape () or (n_outputs,), of the bias of a layer."""
-    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite: see below
+    with np.errstate(over="ignore"):  # too large numbers become infinite and are refused
         array = np.asarray(bias, dtype=np.float32)
     if array.ndim > 1 or (array.ndim == 1 and array.shape[0] != n_outputs):
         raise DataError(f"bias of shape {array.shape} does not fit a layer of {n_outputs} outputs")
@@ -140,7 +140,7 @@ def _as_cap(ymax: float | None, activation: Activation) -> float | None:
         return None
     if activation == "linear":
         raise DataError("a linear layer has no cap: ymax must be None")
-    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite: see below
+    with np.errstate(over="ignore"):  # too large numbers become infinite and are refused
         rounded = float(np.float32(ymax))
     if not (np.isfinite(rounded) and rounded > 0):
         raise DataError(f"ymax must be a positive number of float32's range, not {rounded}")

@@ -74,10 +74,10 @@ def test_a_shallow_official_network_is_the_beginning_of_a_deep_one():
 
 
 def test_1920_layers_of_1024_neurons_take_under_3_seconds():
-    started = time.perf_counter()
+    started = time.process_time()
     network = official_network(1024, 1920)
     n_edges = sum(layer.n_edges for layer in network.layers)
-    assert time.perf_counter() - started < 3
+    assert time.process_time() - started < 3
     assert n_edges == network.n_edges == 1920 * 32 * 1024
 
 

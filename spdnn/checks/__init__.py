@@ -1,1 +1,1 @@
-"""What a result is judged by: published categories, or the float64 reference."""
+"""Checks of a result, by true categories or by the float64 reference."""

@@ -1,7 +1,8 @@
-"""A run held against the float64 reference, on some of its features: what can be checked anywhere.
+"""A check of a run against the float64 reference, on some of its features.
 
-The reference is slow, so that it takes a sample, spread over all features. That the sample is right
-does not prove that every category is; that it is wrong proves that the run is.
+It needs no true categories. The reference is slow, so it takes a sample that is spread over all
+features. A sample that agrees does not prove that every category is right. A sample that differs
+proves that the run is wrong.
 """
 
 import time
@@ -19,39 +20,40 @@ from spdnn.network import Network
 from spdnn.run.result import Result
 
 SHORT_SECONDS = 2.0
-"""What a check that nobody has asked for may take."""
+"""Longest time in seconds for a check that the user has not asked for."""
 
 LONG_SECONDS = 10.0
-"""What one without a number of features takes about."""
+"""Rough time in seconds for a check that the user has asked for without a number of features."""
 
 FIRST_SAMPLE = 16
-"""Features that are tried first, to see how long the reference takes."""
+"""Features that are run first, to measure the time that the reference takes."""
 
 PLANNED_SHARE = 0.7
-"""Of the time that is left, for the sample that follows: the first is no exact measure."""
+"""Share of the remaining time that is planned for the next sample, since the first is small."""
 
 MOST_VALUES = 1 << 22
-"""Activations of a sample after the last layer at most."""
+"""Most activations of a sample after the last layer."""
 
 TOLERANCE = 1e-3
-"""By so much activations may differ, relative to the largest sum of magnitudes (bias and products
-of inputs and weights) of any output of that feature. Float32 rounds an addition by 6e-8 at most.
-Over the layers that adds up, but a wrong edge changes far more."""
+"""Largest difference of activations, relative to the largest sum of magnitudes of an output of the
+feature (of the bias and of the products of inputs and weights). Float32 rounds an addition by at
+most 6e-8 of it. These errors add up over the layers, but a wrong edge changes far more."""
 
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Some features, and what the reference makes of them.
+    """Some features, and their results from the reference.
 
     Attributes
     ----------
     numbers : ndarray, shape (n_sampled,), int64
-        Which of all features they are, counted from 0.
+        Numbers of the features among all, counted from 0.
     features : Features
+        The features.
     activations : ndarray, shape (n_sampled, n_outputs), float64
-        After the last layer.
+        Their activations after the last layer.
     magnitudes : ndarray, shape (n_sampled,), float64
-        The largest sum of magnitudes that an output of the feature is the sum of.
+        Largest sum of the magnitudes of the terms of an output of the last layer.
     """
 
     numbers: npt.NDArray[np.int64]
@@ -61,16 +63,43 @@ class Sample:
 
 
 def take_sample(network: Network, features: Features, count: int) -> Sample:
-    """Run the reference on `count` features (or fewer, where so many are not there)."""
+    """Run the reference on a number of features.
+
+    Parameters
+    ----------
+    network : Network
+        The network.
+    features : Features
+        All features of the run.
+    count : int
+        Number of features to run; fewer where there are not so many.
+
+    Returns
+    -------
+    Sample
+        Spread over all features.
+    """
     sample = _run(network, features, count, None)
     assert sample is not None
     return sample
 
 
 def take_sample_within(network: Network, features: Features, seconds: float) -> Sample | None:
-    """Run the reference on as many features as it takes about so many seconds for.
+    """Run the reference on as many features as it can run in a given time.
 
-    Returns None if it takes longer for a few.
+    Parameters
+    ----------
+    network : Network
+        The network.
+    features : Features
+        All features of the run.
+    seconds : float
+        Rough time that it may take.
+
+    Returns
+    -------
+    Sample or None
+        None if the time is too short for a few features.
     """
     started = time.perf_counter()
     end = started + seconds
@@ -84,7 +113,7 @@ def take_sample_within(network: Network, features: Features, seconds: float) -> 
 
 
 def _run(network: Network, features: Features, count: int, end_time: float | None) -> Sample | None:
-    """Run the reference; None if it is not done by `end_time`."""
+    """Run the reference; None if it has not finished by `end_time`."""
     n_features = features.n_features
     count = max(1, min(count, n_features, MOST_VALUES // network.n_outputs))
     step = -(-n_features // count)
@@ -101,20 +130,26 @@ def _run(network: Network, features: Features, count: int, end_time: float | Non
 
 
 def check_sample(result: Result, sample: Sample, engine: Engine, plan: Any) -> Check:
-    """Compare a run with the reference: which features are live, and activations.
+    """Compare the live features and the activations of a run with the reference.
 
-    A result has no activations, so the engine that made it takes the sample through its plan once
-    more; each feature is computed by itself, so that this gives what the run has had.
+    A result does not hold activations, so the engine runs the sample once more with the same plan.
+    The result of a feature does not depend on the others, so these are the activations of the run.
 
     Parameters
     ----------
     result : Result
+        The result of the run.
     sample : Sample
-        Of the features that were run.
+        Some of the features that were run.
     engine : Engine
-        That has made the result.
+        The engine that has made the result.
     plan : object
-        The engine's, of the network in the result's mode.
+        The plan that the engine has used.
+
+    Returns
+    -------
+    Check
+        The judgement on the run.
     """
     output = engine.run(plan, engine.load(plan, sample.features), activations=True)
     n = sample.numbers.size
@@ -124,7 +159,7 @@ def check_sample(result: Result, sample: Sample, engine: Engine, plan: Any) -> C
     live = np.isin(sample.numbers, result.live)
     tolerance = TOLERANCE * sample.magnitudes
     differs = np.abs(found - sample.activations).max(axis=1) > tolerance
-    # Near zero rounding decides whether a feature is live.
+    # Where all activations are near zero, rounding decides whether a feature is live.
     is_decided = np.abs(sample.activations).max(axis=1) > tolerance
     should_live = (sample.activations != 0).any(axis=1)
     wrong = differs | (live != again) | (is_decided & (live != should_live))

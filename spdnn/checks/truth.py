@@ -1,4 +1,4 @@
-"""Whether the categories of a run are the true ones, and what is known to judge it by."""
+"""Checks of the categories of a run against the true ones."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,7 +10,7 @@ from spdnn import challenge
 from spdnn.run.result import Comparison, Result, categories_sha256, compare
 
 N_SHOWN = 5
-"""Wrong categories that are named; of the others only the number."""
+"""Most wrong categories that a message names. For the others it gives their number."""
 
 
 Kind = Literal[
@@ -25,15 +25,15 @@ class Check:
     Attributes
     ----------
     kind : Kind
-        What the categories were compared with; "reference": with a run of the float64 reference
-        on all features, "sample": with one on some of them.
+        What the categories were compared with. "reference" is a run of the float64 reference on all
+        features, "sample" a run on some of them.
     outcome : {"passed", "failed", "none"}
-        "none" where nothing proves them right or wrong: also where no more than their number
-        is known, and it is right.
+        "none" where nothing proves the categories right or wrong. This includes the case that only
+        their number is known, and agrees.
     text : str
-        The same for people; its first line is the verdict.
+        The judgement for people. Its first line is the verdict.
     source : str or None
-        Path of the list of true categories, where there was one.
+        Path of the list of true categories, where there is one.
     """
 
     kind: Kind
@@ -43,7 +43,20 @@ class Check:
 
 
 def check_nothing(result: Result, reason: str = "no truth to compare them with") -> Check:
-    """The judgement where there is nothing to compare with."""
+    """Make the judgement where there is nothing to compare with.
+
+    Parameters
+    ----------
+    result : Result
+        The result of the run.
+    reason : str
+        Why there is nothing, for the text.
+
+    Returns
+    -------
+    Check
+        Its outcome is "none".
+    """
     text = f"{'check':<11}none: {result.live.size:,} categories, {reason}"
     return Check("none", "none", text)
 
@@ -56,12 +69,18 @@ def check_list(
     Parameters
     ----------
     result : Result
+        The result of the run.
     truth : ndarray, shape (n_true,), int64
-        1-based, ascending.
+        The true categories, counted from 1 and ascending.
     source : str
-        Where the list comes from, for the text.
+        Path of the list, for the text.
     count : int, optional
-        That only the first so many features were asked for, for the text.
+        Number of features that were run, from the first, for the text; all where not given.
+
+    Returns
+    -------
+    Check
+        The judgement on the run.
     """
     part = "" if count is None else f" (of the first {count:,} features)"
     comparison = compare(result.categories, truth)
@@ -83,10 +102,24 @@ def _differences(comparison: Comparison) -> list[str]:
 
 
 def check_official(result: Result, neurons: int, layers: int) -> Check:
-    """Judge a run of an official network on all official inputs without a list at hand.
+    """Judge a run of an official network on all official inputs, without the list of categories.
 
-    By the sha256 of the whole list where it is known; else by the number of categories, which
-    can show that they are wrong, but not that they are right.
+    The sha256 of the whole list is compared where it is known. Otherwise the number of categories
+    is compared, which can show that they are wrong, but not that they are right.
+
+    Parameters
+    ----------
+    result : Result
+        The result of the run.
+    neurons : int
+        Neurons of each layer.
+    layers : int
+        Depth of the network.
+
+    Returns
+    -------
+    Check
+        The judgement on the run.
     """
     n, n_true = result.live.size, challenge.SIZES[neurons].categories
     known = challenge.CATEGORIES_SHA256.get((neurons, layers))
@@ -103,12 +136,25 @@ def check_official(result: Result, neurons: int, layers: int) -> Check:
 
 
 def check_digits(result: Result, known: challenge.KnownCategories) -> Check:
-    """Judge a run of an official network on all digits, whose categories are known."""
+    """Judge a run of an official network on all of scikit-learn's digits.
+
+    Parameters
+    ----------
+    result : Result
+        The result of the run.
+    known : KnownCategories
+        The known categories.
+
+    Returns
+    -------
+    Check
+        The judgement on the run.
+    """
     return _check_known(result, known, "")
 
 
 def _check_known(result: Result, known: challenge.KnownCategories, head: str) -> Check:
-    """Compare the sha256 of the whole list; `head` is what the verdict begins with."""
+    """Compare the sha256 of the whole list. The verdict begins with `head`."""
     n = result.live.size
     kind: Kind = "sha256 published" if known.is_published else "sha256 computed"
     name = "published list" if known.is_published else "list computed with the float64 reference"

@@ -32,7 +32,7 @@ Held = TypeVar("Held", Network, Features)
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What a reader is told about a file.
+    """Facts that a reader is told about a file.
 
     Attributes
     ----------
@@ -76,7 +76,7 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class Content(Generic[Held]):
-    """What a file holds.
+    """Content of a file.
 
     Attributes
     ----------

@@ -224,7 +224,10 @@ def _characters(texts: Sequence[str] | npt.NDArray[np.bytes_]) -> Characters:
 
 
 def _lines(
-    numbers: Characters, first: npt.NDArray[Any], second: npt.NDArray[Any], third: Characters
+    numbers: Characters,
+    first: npt.NDArray[np.integer[Any]],
+    second: npt.NDArray[np.integer[Any]],
+    third: Characters,
 ) -> bytes:
     """Text of lines: the numbers of `first` and `second`, counted from 1, then `third`.
 

@@ -1,1 +1,1 @@
-"""What this machine, its processors, GPUs and launcher are; compiling; provenance."""
+"""Facts of this machine, its processors, GPUs, memory and launcher; compiling; provenance."""

@@ -1,4 +1,4 @@
-"""Which GPU a process takes; no CUDA library is loaded here."""
+"""The choice of a GPU for a process. No CUDA library is loaded here."""
 
 import os
 from collections.abc import Mapping
@@ -13,11 +13,22 @@ LOCAL_RANK_VARIABLES = (
     "JSM_NAMESPACE_LOCAL_RANK",  # jsrun
     "SLURM_LOCALID",  # srun
 )
-"""Number of this process on its node, the innermost launcher first."""
+"""Variables that hold the number of this process on its node, of the innermost launcher first."""
 
 
 def local_rank(environment: Mapping[str, str] = os.environ) -> int:
-    """Number of this process among those of its node; 0 where no launcher says it."""
+    """Number of this process among the processes of its node.
+
+    Parameters
+    ----------
+    environment : mapping
+        Environment variables.
+
+    Returns
+    -------
+    int
+        Counted from 0; 0 where no launcher tells it.
+    """
     for name in LOCAL_RANK_VARIABLES:
         text = environment.get(name, "")
         if text.isdecimal():
@@ -26,20 +37,26 @@ def local_rank(environment: Mapping[str, str] = os.environ) -> int:
 
 
 def pick_gpu(n_visible: int, rank: int = 0, asked: int | None = None) -> int:
-    """Pick a GPU for a process: an index into those that the process sees, never a physical id.
+    """Pick a GPU for a process.
 
     Parameters
     ----------
     n_visible : int
+        Number of GPUs that the process sees.
     rank : int
         Number of the process on its node.
     asked : int, optional
-        What the user wants, which goes before all.
+        The GPU that the user asks for, which is taken in any case.
+
+    Returns
+    -------
+    int
+        Number of the GPU among those that the process sees, counted from 0. It is no physical id.
 
     Raises
     ------
     DeviceError
-        If there is no such GPU, or more processes on the node than it has GPUs.
+        If there is no such GPU, or the node has more processes than GPUs.
 
     Examples
     --------

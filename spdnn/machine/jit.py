@@ -1,7 +1,7 @@
-"""The one way in which this project compiles functions with numba.
+"""Compiling functions with numba, in the same way everywhere.
 
-Machine code is kept on disk in a folder of its own for every version of the kernels' sources: numba
-itself only looks at the file that holds a function, not at those whose functions it calls.
+Machine code is kept on disk, in another folder for every version of this package's sources. numba
+itself only checks the file that holds a function, not the files of the functions that it calls.
 """
 
 import fcntl
@@ -21,7 +21,7 @@ _warned: set[str] = set()
 
 
 def _cache_folder() -> str:
-    """Where compiled kernels are kept: below ``NUMBA_CACHE_DIR``, else the user's cache folder."""
+    """Folder of compiled kernels, in ``NUMBA_CACHE_DIR`` or else the user's cache folder."""
     package = Path(__file__).parents[1]
     digest = hashlib.sha256(os.environ.get("SPDNN_VECTORS", "").encode())
     for file in sorted(package.glob("**/*.py")):
@@ -36,7 +36,7 @@ _CACHE_FOLDER = _cache_folder()
 
 @contextmanager
 def _own_cache_folder() -> Iterator[None]:
-    """Have numba keep what is decorated meanwhile in this package's own folder."""
+    """Have numba keep functions that the block decorates in this package's own folder."""
     before = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = _CACHE_FOLDER
     try:
@@ -46,11 +46,22 @@ def _own_cache_folder() -> Iterator[None]:
 
 
 def jit(function: _Function) -> _Function:
-    """Compile `function` with numba when it is first called, and keep the machine code on disk.
+    """Compile a function with numba when it is first called, and keep the machine code on disk.
 
-    The function runs without the GIL; sums may use fused multiply-add, no other
-    liberty is taken with floating point. Where no cache folder can be written, or its disk
-    is full, it compiles anew in every process, after one warning in the log.
+    The compiled function runs without the GIL. Sums may use fused multiply-add; all other
+    floating-point operations are exactly those of the source. Where no cache folder can be written,
+    or its disk is full, the function is compiled again in every process, after one warning in the
+    log.
+
+    Parameters
+    ----------
+    function : callable
+        A function of arrays and numbers.
+
+    Returns
+    -------
+    callable
+        The compiled function.
     """
     options: dict[str, Any] = {"nogil": True, "fastmath": {"contract"}, "error_model": "numpy"}
     try:
@@ -65,10 +76,11 @@ def jit(function: _Function) -> _Function:
 
 
 def _guard_saving(compiled: Any) -> None:
-    """Have one process at a time save, and make of a failure a warning, not an error of the call.
+    """Let one process at a time save machine code, and turn a failure into a warning.
 
-    numba reads the index of a function's machine code, takes the next free number, and writes both:
-    two processes that do so at once get the same number, and one's code bears the other's types.
+    numba reads the index of a function's machine code, takes the next free number, and writes both.
+    Two processes that do so at once take the same number, and the code of one is then kept for the
+    types of the other.
     """
     cache: Any = getattr(compiled, "_cache", None)  # numba has no public way to it
     save = getattr(cache, "save_overload", None)
@@ -87,7 +99,7 @@ def _guard_saving(compiled: Any) -> None:
 
 @contextmanager
 def _alone_in(folder: str) -> Iterator[None]:
-    """Hold other processes off a cache folder; go on without where files cannot be locked."""
+    """Lock a cache folder against other processes, where files can be locked."""
     with ExitStack() as stack:
         with suppress(OSError):
             file = stack.enter_context(open(os.path.join(folder, "lock"), "ab"))

@@ -1,4 +1,4 @@
-"""How much memory there is, asked for before work starts, and how much was taken."""
+"""Memory of this machine: how much is available, and how much this process has taken."""
 
 import resource
 from contextlib import suppress
@@ -8,7 +8,7 @@ from pathlib import Path
 from spdnn.errors import DeviceError
 
 USUAL_L2_BYTES = 1 << 20
-"""A core's L2 cache, where the machine does not say."""
+"""Assumed size of a core's L2 cache where the machine does not tell it."""
 
 _L2 = Path("/sys/devices/system/cpu/cpu0/cache")
 _MEMINFO = Path("/proc/meminfo")
@@ -17,7 +17,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 def available_bytes() -> int:
-    """Memory that this process may still take, in bytes: the machine's, or its control group's."""
+    """Bytes of memory that this process may still take, by the machine and its control group."""
     available = 1 << 62
     try:
         for line in _MEMINFO.read_text().splitlines():
@@ -28,15 +28,15 @@ def available_bytes() -> int:
             used = int((_CGROUP / "memory.current").read_text())
             available = min(available, max(0, int(limit) - used))
     except (OSError, ValueError):
-        pass  # not Linux with cgroup v2: the machine's own figure, or none, has to do
+        pass  # not Linux with cgroup v2: the machine's own figure, or none, is returned
     return available
 
 
 def peak_bytes() -> int:
-    """The most memory that this process has had so far, in bytes.
+    """Largest memory of this process so far, in bytes.
 
-    The kernel's `ru_maxrss` is only taken where there is nothing else: it counts what the program
-    had that started this one, such as a shell's Python.
+    The kernel's `ru_maxrss` is the last choice. It includes the memory of the program that started
+    this one.
     """
     with suppress(OSError, ValueError, StopIteration):
         lines = _STATUS.read_text().splitlines()
@@ -58,12 +58,21 @@ def l2_bytes() -> int:
 
 
 def require_bytes(n_bytes: int, what: str, hint: str) -> None:
-    """Refuse work that does not fit.
+    """Refuse work that does not fit into memory.
+
+    Parameters
+    ----------
+    n_bytes : int
+        Bytes that the work needs.
+    what : str
+        The work, for the message.
+    hint : str
+        Advice, for the message.
 
     Raises
     ------
     DeviceError
-        If fewer than `n_bytes` are available; `what` needs them, `hint` says what to do.
+        If fewer than `n_bytes` are available.
     """
     available = available_bytes()
     if n_bytes > available:

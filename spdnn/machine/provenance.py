@@ -1,7 +1,7 @@
-"""Where and with what a result was made.
+"""The machine, the packages and the command that a result was made with.
 
-Gathered without starting MPI; the one child process (git) runs only in a source checkout, so
-this must be called before MPI is initialised.
+The facts are gathered without starting MPI. In a source checkout a child process (git) is started,
+so they must be gathered before MPI is initialised.
 """
 
 import os
@@ -30,7 +30,7 @@ PACKAGES = (
     "cuda-core",
     "nvidia-nvvm",
 )
-"""Whose versions are kept, where they are installed."""
+"""Packages whose versions are recorded, where they are installed."""
 
 VARIABLES = (
     "OMP_NUM_THREADS",
@@ -40,7 +40,7 @@ VARIABLES = (
     "SLURM_JOB_ID",
     "SLURM_JOB_NUM_NODES",
 )
-"""Environment variables that change how a run goes, or say where it went."""
+"""Environment variables that change a run, or tell where it ran."""
 
 _NVIDIA = Path("/proc/driver/nvidia")
 
@@ -48,7 +48,7 @@ _SOURCE = Path(__file__).resolve().parents[2]
 
 
 def own_version() -> str:
-    """Return the version; of a source checkout that is not installed, that it is one."""
+    """Version of this package, or "from source" for a source checkout that is not installed."""
     try:
         return version("spdnn")
     except PackageNotFoundError:
@@ -56,7 +56,13 @@ def own_version() -> str:
 
 
 def gather() -> dict[str, Any]:
-    """Collect the facts: command, CPU, GPUs, versions, git commit, date (UTC)."""
+    """Collect the facts.
+
+    Returns
+    -------
+    dict
+        Command, CPU, memory in bytes, GPUs, versions, git commit and date (UTC), for JSON.
+    """
     return {
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "environment": {name: os.environ[name] for name in VARIABLES if name in os.environ},
@@ -76,7 +82,18 @@ def gather() -> dict[str, Any]:
 
 
 def package_versions(packages: Collection[str] = PACKAGES) -> dict[str, str]:
-    """Versions of those packages that are installed."""
+    """Versions of packages.
+
+    Parameters
+    ----------
+    packages : collection of str
+        Names of packages.
+
+    Returns
+    -------
+    dict
+        Versions by name, of those that are installed.
+    """
     versions = {}
     for package in packages:
         try:
@@ -87,7 +104,7 @@ def package_versions(packages: Collection[str] = PACKAGES) -> dict[str, str]:
 
 
 def cpu_model() -> str:
-    """The processor's name, as the kernel gives it."""
+    """Name of the processor, as the kernel gives it."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -98,7 +115,7 @@ def cpu_model() -> str:
 
 
 def gpu_models() -> list[str]:
-    """Names of the NVIDIA GPUs that the driver shows; no CUDA library is loaded."""
+    """Names of the NVIDIA GPUs that the driver shows. No CUDA library is loaded."""
     models = []
     for file in sorted((_NVIDIA / "gpus").glob("*/information")):
         lines = file.read_text().splitlines()
@@ -107,7 +124,7 @@ def gpu_models() -> list[str]:
 
 
 def gpu_driver() -> str | None:
-    """NVIDIA's driver, as its first line says it; None where there is none."""
+    """First line of NVIDIA's driver on its version; None where there is no driver."""
     try:
         line = (_NVIDIA / "version").read_text().splitlines()[0]
     except (OSError, IndexError):
@@ -116,7 +133,7 @@ def gpu_driver() -> str | None:
 
 
 def git_commit() -> str | None:
-    """The commit of the source checkout, with "+" behind it where files differ; else None."""
+    """Commit of the source checkout, followed by "+" where files differ; None without one."""
     if not (_SOURCE / ".git").exists():
         return None
     command = ["git", "-C", str(_SOURCE), "describe", "--always", "--abbrev=12", "--dirty=+"]

@@ -1,4 +1,4 @@
-"""How many threads to use."""
+"""The number of threads to use."""
 
 import os
 from collections.abc import Collection, Sequence
@@ -8,16 +8,16 @@ from spdnn.errors import DeviceError
 
 
 def default_threads() -> int:
-    """Threads to use unless told otherwise.
+    """Number of threads to use where the user names none.
 
-    The processors that this process may run on (its affinity mask), fewer if
-    ``OMP_NUM_THREADS`` says so.
+    It is the number of processors that this process may run on (its affinity mask), or the number
+    in ``OMP_NUM_THREADS`` if that is smaller.
     """
     return at_most_asked(len(os.sched_getaffinity(0)))
 
 
 def at_most_asked(n_allowed: int) -> int:
-    """Return `n_allowed`, or the number in ``OMP_NUM_THREADS`` if that is smaller."""
+    """The smaller of `n_allowed` and the number in ``OMP_NUM_THREADS``, if that is set."""
     try:
         asked = int(os.environ.get("OMP_NUM_THREADS", "").split(",")[0])
     except ValueError:
@@ -26,21 +26,36 @@ def at_most_asked(n_allowed: int) -> int:
 
 
 def fair_share(masks: Sequence[Collection[int]], number: int) -> int:
-    """Processors for one of several processes of a machine, at least 1.
+    """Number of processors for one of several processes of a machine.
 
     Parameters
     ----------
     masks : sequence of collections of int
         The processors that each process may run on.
     number : int
-        Which of the processes is asked for. A processor that several may use is shared.
+        Index of the process in `masks`.
+
+    Returns
+    -------
+    int
+        At least 1. Processors that several processes may use are shared among them.
     """
     users = [sum(processor in mask for mask in masks) for processor in masks[number]]
     return max(1, int(sum(Fraction(1, n) for n in users)))
 
 
 def checked_threads(threads: int | None) -> int:
-    """Return `threads`, or the default for None.
+    """Check a number of threads.
+
+    Parameters
+    ----------
+    threads : int or None
+        The number that the user names; None for `default_threads`.
+
+    Returns
+    -------
+    int
+        The number of threads to use.
 
     Raises
     ------

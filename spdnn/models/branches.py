@@ -1,8 +1,9 @@
-"""Parallel branches fused side by side: networks over the same inputs as one ordinary network.
+"""Fusion of parallel branches: networks over the same inputs become one ordinary network.
 
-The outputs of the first layers stand side by side, deeper layers are block-diagonal. A layer of all
-branches is then one launch or one parallel loop, with tiles for all of them (the idea: Di et al.,
-"Magneto", TACO 2025). No sum changes: an output has the inputs it had, in their order.
+The outputs of the first layers are put side by side, and deeper layers are block-diagonal. A layer
+of all branches is then one launch or one parallel loop, with tiles for all of them (the idea is
+from Di et al., "Magneto", TACO 2025). No sum changes: an output has the same inputs in the same
+order.
 """
 
 from collections.abc import Sequence
@@ -19,10 +20,11 @@ from spdnn.network import Activation, BiasRule, Layer, Network
 
 Join = Literal["concatenate", "sum"]
 JOINS: tuple[Join, ...] = ("concatenate", "sum")
+"""Ways to join the outputs of branches."""
 
 
 class _Rule(NamedTuple):
-    """What a layer does with its sums: what layers that become one must share."""
+    """Activation, cap and bias rule of a layer, which fused layers must have in common."""
 
     ymax: float | None
     activation: Activation
@@ -33,7 +35,10 @@ class _Rule(NamedTuple):
         return f"{self.activation}{cap}, bias rule {self.bias_rule}"
 
     def keeps_outputs_of(self, before: "_Rule | None") -> bool:
-        """Whether it leaves every output of such a layer (None: any input) as it is."""
+        """Whether this rule does not change any output of a layer with the rule `before`.
+
+        `before` is None for the inputs of the network, which may be any numbers.
+        """
         if self.activation == "linear":
             return True
         if before is None or before.activation == "linear":
@@ -42,7 +47,7 @@ class _Rule(NamedTuple):
 
 
 class _Branch(NamedTuple):
-    """A branch, and how messages call it."""
+    """A branch and its name in messages."""
 
     label: str
     layers: tuple[Layer, ...]
@@ -53,7 +58,7 @@ class _Branch(NamedTuple):
 
     @property
     def widths(self) -> list[int]:
-        """Neurons before the first layer and after each."""
+        """Number of neurons before the first layer and after each layer."""
         return [self.layers[0].n_inputs, *(layer.n_outputs for layer in self.layers)]
 
 
@@ -65,34 +70,36 @@ def fuse(
     Parameters
     ----------
     branches : sequence of Network or Layer
-        With as many inputs each. A layer is a branch of one layer, so that fused layers can be a
-        part of a longer network. Layers that become one must agree in activation, cap and
-        bias rule.
+        Branches with the same number of inputs. A layer is a branch of one layer, so that fused
+        layers can be a part of a longer network. Layers that are fused must have the same
+        activation, cap and bias rule.
     join : {"concatenate", "sum"}
-        Whether the outputs stand side by side, in the order of the branches, or are added up.
+        Whether the outputs are put side by side, in the order of the branches, or added up.
     name : str
-        Of the network.
+        Name of the fused network.
 
     Returns
     -------
     Network
-        As deep as the deepest branch. A shallower one is passed on by layers of identities (one
-        edge a neuron, no bias) where they change nothing: through a relu layer behind its own of no
-        greater cap, through a linear layer anywhere; of such places the narrowest are taken.
-        A sum is taken by the last layer, with the biases added up, where the branches' are
-        linear and their biases are added everywhere or zero; otherwise by one more layer.
+        It is as deep as the deepest branch, or one layer deeper. A shallower branch gets layers of
+        identities (one edge for each neuron, no bias), where they change nothing. This is the case
+        in a relu layer that follows a relu layer of the branch with no greater cap, and in any
+        linear layer. Of the possible places those with the fewest neurons are taken. The last layer
+        adds the outputs up, if the last layers of all branches are linear and their biases are zero
+        or added everywhere. Otherwise one more layer does.
 
     Raises
     ------
     DataError
-        If branches differ in their inputs, or outputs to be added up, or a layer has no
-        counterpart.
+        If the branches differ in the number of inputs, or of outputs to be added up, or a layer has
+        no counterpart.
 
     Notes
     -----
-    In mode ``edges`` a branch has the activations, bit for bit, that it has alone. An engine may
-    cut outputs of many inputs (on the CPU 256 or more, `spdnn.plan.cpu.split`) into chunks,
-    though, for the sake of their layer as a whole: such sums may differ in their last bits.
+    In mode ``edges`` a branch has the same activations, bit for bit, as it has alone, with one
+    exception. An engine may split outputs of many inputs (256 or more on the CPU, see
+    `spdnn.plan.cpu.split`) into chunks, which depends on the whole layer. The last bits of such
+    sums may differ.
 
     Examples
     --------
@@ -108,7 +115,7 @@ def fuse(
     parts = [_branch(number, each) for number, each in enumerate(branches, start=1)]
     if not parts:
         raise DataError("there must be at least one branch to fuse")
-    model = max(parts, key=lambda branch: len(branch.layers))  # of equally deep ones the first
+    model = max(parts, key=lambda branch: len(branch.layers))  # the first of the deepest ones
     _require_equal(parts, 0, "inputs")
     if join == "sum":
         _require_equal(parts, -1, "outputs")
@@ -141,7 +148,7 @@ def _require_equal(branches: list[_Branch], place: int, what: str) -> None:
 
 
 def _lined_up(branch: _Branch, model: _Branch) -> list[Layer]:
-    """The branch's layers, with identities among them, so that each of the model's has its own."""
+    """Add identities to the layers of a branch, so that it has one for each layer of the model."""
     path = _path(branch, model)
     return [
         branch.layers[before] if before < after else _identity(branch.widths[after], rule)
@@ -150,12 +157,12 @@ def _lined_up(branch: _Branch, model: _Branch) -> list[Layer]:
 
 
 def _path(branch: _Branch, model: _Branch) -> list[int]:
-    """How many of the branch's layers lie before each of the model's, and behind its last.
+    """Number of the branch's layers before each of the model's layers, and after its last one.
 
-    The shortest of all paths, with the number of neurons that are passed on as its length.
+    Of all possible paths the one with the fewest neurons in identities is taken.
     """
     rules, widths, n_layers = branch.rules, branch.widths, len(branch.layers)
-    # For each number of layers that can be placed: neurons passed on so far, and the number before.
+    # By number of placed layers: neurons in identities so far, and the number of layers before.
     steps: list[dict[int, tuple[int, int]]] = [{0: (0, 0)}]
     for number, rule in enumerate(model.rules, start=1):
         n_left = len(model.layers) - number
@@ -178,7 +185,7 @@ def _path(branch: _Branch, model: _Branch) -> list[int]:
 
 
 def _no_counterpart(branch: _Branch, placed: int, model: _Branch, number: int) -> str:
-    """Say that after `placed` layers of a branch none fits the model's layer `number`, from 1."""
+    """Message that after `placed` layers of a branch none fits the model's layer `number`."""
     expected = f"{model.rules[number - 1]}, as layer {number} of {model.label}"
     if placed == len(branch.layers):
         return (
@@ -196,7 +203,7 @@ def _identity(n_neurons: int, rule: _Rule) -> Layer:
 
 
 def _side_by_side(row: Sequence[Layer], *, is_first: bool) -> Layer:
-    """Layers as one: with the same inputs, or with each its own, one behind the other."""
+    """Fuse layers that have the same inputs, or (later layers) each its own inputs."""
     weights = [layer.weights for layer in row]
     joined = sp.hstack(weights) if is_first else sp.block_diag(weights)
     bias = np.concatenate([_biases(layer) for layer in row])
@@ -204,7 +211,7 @@ def _side_by_side(row: Sequence[Layer], *, is_first: bool) -> Layer:
 
 
 def _can_add_up(row: Sequence[Layer]) -> bool:
-    """Whether outputs of these layers can be added up before the bias is."""
+    """Whether the outputs of layers can be added up before their biases are added."""
     return all(
         layer.activation == "linear" and (layer.bias_rule == "always" or not layer.bias.any())
         for layer in row
@@ -212,7 +219,7 @@ def _can_add_up(row: Sequence[Layer]) -> bool:
 
 
 def _added_up(row: Sequence[Layer], *, is_first: bool) -> Layer:
-    """The sum of linear layers with the same inputs, or with each its own."""
+    """Add up linear layers that have the same inputs, or (later layers) each its own inputs."""
     weights = [layer.weights for layer in row]
     joined = reduce(add, weights) if is_first else sp.vstack(weights)
     bias = np.sum([_biases(layer) for layer in row], axis=0, dtype=np.float64)

@@ -1,6 +1,6 @@
-"""Real digits without a download: the images that scikit-learn ships, for demonstrations.
+"""Inputs made of scikit-learn's images of digits, which need no download, for demonstrations.
 
-They are not the official inputs: 1797 images of 8 x 8 pixels, enlarged by the
+They are not the official inputs. There are 1797 images of 8 x 8 pixels, which are enlarged by the
 official recipe and repeated with small shifts.
 Source: E. Alpaydin, C. Kaynak, "Optical Recognition of Handwritten Digits", UCI, 1998.
 """
@@ -15,7 +15,7 @@ from spdnn.recipes.images import enlarge
 from spdnn.recipes.mnist import image_side
 
 NONZEROS = {1024: 12085581}
-"""Of 60000 features, by neurons: other digits than these have other categories."""
+"""Non-zeros of 60000 features, by neurons. They tell these digits from others."""
 
 CATEGORIES = {
     (1024, depth): KnownCategories(
@@ -25,11 +25,11 @@ CATEGORIES = {
     )
     for depth in DEPTHS
 }
-"""Of an official network on 60000 features, by neurons and layers: computed with this project's
-float64 reference, the same after each of the depths."""
+"""Categories of an official network on 60000 features, by neurons and layers. They were computed
+with this project's float64 reference and are the same at each depth."""
 
 LARGEST_SHIFT = 3
-"""Pixels of a 32 x 32 image; larger images shift in proportion."""
+"""Largest shift in pixels of a 32 x 32 image. Larger images are shifted in proportion."""
 
 
 def digit_features(neurons: int, features: int) -> Features:
@@ -38,9 +38,14 @@ def digit_features(neurons: int, features: int) -> Features:
     Parameters
     ----------
     neurons : int
-        An even square not under 8 * 8.
+        Pixels of an image: the square of an even number from 8.
     features : int
-        The images repeat, in order, each time shifted by another small step.
+        Number of features. The images are repeated in order, each time with another small shift.
+
+    Returns
+    -------
+    Features
+        All values are 1.
 
     Raises
     ------
@@ -69,7 +74,20 @@ def digit_features(neurons: int, features: int) -> Features:
 
 
 def known_categories(features: Features, layers: int) -> KnownCategories | None:
-    """What is known of the official network's categories on these digits, if anything is."""
+    """Find the known categories of an official network on digits.
+
+    Parameters
+    ----------
+    features : Features
+        Features that `digit_features` made.
+    layers : int
+        Depth of the network.
+
+    Returns
+    -------
+    KnownCategories or None
+        None where they are not known.
+    """
     neurons = features.n_neurons
     if (features.n_features, features.n_nonzeros) != (FEATURES, NONZEROS.get(neurons)):
         return None
@@ -77,14 +95,14 @@ def known_categories(features: Features, layers: int) -> KnownCategories | None:
 
 
 def _shifts(step: int) -> list[tuple[int, int]]:
-    """All (column, row) shifts up to `LARGEST_SHIFT` steps, the small ones first."""
+    """All (column, row) shifts of up to `LARGEST_SHIFT` steps, in order of their length."""
     reach = range(-LARGEST_SHIFT, LARGEST_SHIFT + 1)
     by_length = sorted((c * c + r * r, c, r) for c in reach for r in reach)
     return [(column * step, row * step) for _, column, row in by_length]
 
 
 def _shifted(base: Features, side: int, by_columns: int, by_rows: int) -> Features:
-    """Move every image; what leaves it is lost."""
+    """Shift every image. Pixels that leave it are lost."""
     column, row = np.divmod(base.indices.astype(np.int32), side)
     column, row = column + by_columns, row + by_rows
     kept: npt.NDArray[np.bool_] = (column >= 0) & (column < side) & (row >= 0) & (row < side)

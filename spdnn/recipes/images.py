@@ -1,11 +1,11 @@
-"""Grey images to 0/1 features, as the challenge enlarged MNIST.
+"""Makes 0/1 features of grey images, as the challenge enlarged MNIST.
 
-The images lie side by side in one sheet, whose two-dimensional spectrum is padded with
-zeros to the size asked for. A pixel is 1 where the magnitude of the enlarged sheet exceeds half of
-its largest magnitude. The two axes separate: long Fourier transforms along the
-sheet, then a small matrix product across it, taken column by column, twice: once for the largest
-magnitude, once for the pixels. All in double precision: single precision moves
-pixels at 65536 neurons.
+The images are placed side by side in one sheet, whose two-dimensional spectrum is padded with
+zeros to the size that is wanted. A pixel is 1 where the magnitude of the enlarged sheet exceeds
+half of its largest magnitude. The two axes are independent. Long Fourier transforms enlarge the
+sheet along its length; a small matrix product enlarges each column across it. The columns are
+computed twice: first to find the largest magnitude, then to find the pixels. All is in double
+precision, since single precision changes pixels at 65536 neurons.
 """
 
 import math
@@ -24,17 +24,17 @@ from spdnn.machine.threads import default_threads
 from spdnn.recipes.kernels import STRIDE, Across, largest_square, lit_pixels
 
 BLOCK_PIXELS = 1 << 21
-"""Enlarged pixels that a thread handles at a time: their indices take 4 or 8 MiB."""
+"""Enlarged pixels that a thread computes at a time. Their indices take 4 or 8 MiB."""
 
 LIT_FRACTION = 0.11
-"""Pixels above half of the maximum, at most, of handwritten digits: MNIST has 0.104 (1024
-neurons) and 0.100 (65536); only used to ask for memory."""
+"""Largest fraction of lit pixels that is expected of handwritten digits, to ask for memory. MNIST
+has 0.104 (1024 neurons) and 0.100 (65536)."""
 
 MAX_FFT_THREADS = 4
-"""Each needs memory for three enlarged rows of the sheet, of which all have 28."""
+"""Most threads for transforms. Each needs memory for three of the 28 enlarged rows of the sheet."""
 
 FFT_SHARE = 0.5
-"""Of the time, roughly, that the transforms take; for the progress bar."""
+"""Rough share of the time that the transforms take, for the progress bar."""
 
 Progress = Callable[[float], None]
 
@@ -50,26 +50,26 @@ def enlarge(
     Parameters
     ----------
     images : ndarray, shape (n_images, s, s), uint8
-        All images of the sheet; s even and at most `side`.
+        All images of the sheet. s is even and at most `side`.
     side : int
-        Side of the enlarged images, even.
+        Side of the enlarged images, an even number.
     count : int, optional
-        Return the first `count` images only. The threshold is that of the whole sheet all
-        the same.
+        Number of images to return, from the first; all where not given. The threshold is that of
+        the whole sheet in any case.
     progress : callable, optional
         Called with the fraction done, 0 to 1.
 
     Returns
     -------
     Features
-        ``side**2`` neurons; neuron = column * side + row (0-based).
+        Features of ``side**2`` neurons. The neuron of a pixel is column * side + row, from 0.
 
     Raises
     ------
     DataError
         If the images are not square, empty, too large or fewer than `count`.
     DeviceError
-        If there is too little memory; it is asked for before the work starts.
+        If there is too little memory. This is checked before the work starts.
     """
     if images.ndim != 3 or images.shape[1] != images.shape[2] or not images.size:
         raise DataError(f"square images are needed, not an array of shape {images.shape}")
@@ -86,18 +86,35 @@ def enlarge(
     )
     sheet = _Sheet(images, side, progress or (lambda fraction: None))
     indptr, parts = sheet.pixels(count)
-    del sheet  # it is the larger part of the memory, and joining the parts takes them twice
+    del sheet  # it takes the most memory, and joining the parts holds them twice
     indices = np.concatenate(parts) if parts else np.empty(0, index_dtype(side**2))
     parts.clear()
     return Features(side**2, indptr, indices)
 
 
 def needed_bytes(n_images: int, small: int, side: int, count: int) -> int:
-    """Peak memory of `enlarge` in bytes, beyond that of the images."""
+    """Estimate the peak memory of `enlarge`, without that of the images.
+
+    Parameters
+    ----------
+    n_images : int
+        Number of images of the sheet.
+    small : int
+        Side of the images.
+    side : int
+        Side of the enlarged images.
+    count : int
+        Number of enlarged images to return.
+
+    Returns
+    -------
+    int
+        Bytes.
+    """
     row = 8 * n_images * side
     lit = int(LIT_FRACTION * count * side**2) * np.dtype(index_dtype(side**2)).itemsize
-    # First the spectrum, its copy and the transform of one row a thread, then a block a thread
-    # and the indices.
+    # First each thread holds the spectrum, its copy and the transform of one row. Then each holds
+    # a block, and there are the indices.
     blocks = default_threads() * np.dtype(index_dtype(side**2)).itemsize * 2 * BLOCK_PIXELS
     return small * row + max(3 * row * _fft_threads(), lit + blocks)
 
@@ -107,12 +124,12 @@ def _fft_threads() -> int:
 
 
 class _Sheet:
-    """The sheet, already enlarged along its length: `rows` and the Nyquist part apart.
+    """The sheet, enlarged along its length. `rows` do not contain the Nyquist part.
 
-    The Nyquist term of an axis stands on the negative side only. Along the sheet it
-    makes an enlarged row the sum of a real signal (`rows`) and i * nyquist * g(t), with
-    g(t) = -sin(pi s t / side); so no complex sheet is ever held. Across the sheet the
-    enlargement is likewise a real matrix plus i * (column of sines) * (row of signs).
+    The Nyquist term of an axis is on the negative side of the spectrum only. Along the sheet an
+    enlarged row is therefore the sum of a real signal (`rows`) and i * nyquist * g(t), with
+    g(t) = -sin(pi s t / side). So no complex sheet is needed. Across the sheet the enlargement is
+    likewise a real matrix plus i * (column of sines) * (row of signs).
     """
 
     def __init__(self, images: npt.NDArray[np.uint8], side: int, progress: Progress) -> None:
@@ -129,24 +146,36 @@ class _Sheet:
         self.across = _across(self.small, side, nyquist)
 
     def _enlarge_row(self, images: npt.NDArray[np.uint8], row: int) -> float:
-        """Enlarge a row along the sheet; returns its Nyquist term."""
+        """Enlarge a row along the sheet and return its Nyquist term."""
         length, enlarged = self.n_images * self.small, self.n_images * self.side
         spectrum = np.zeros(enlarged // 2 + 1, dtype=np.complex128)
         line = images[:, row, :].reshape(-1).astype(np.float64)
         spectrum[: length // 2 + 1] = scipy.fft.rfft(line)
         nyquist = float(spectrum[length // 2].real)
         if enlarged > length:
-            # irfft stands for both signs of a frequency: each takes half of the one-sided term.
-            # (Not enlarged, it is the one Nyquist term of the result.)
+            # irfft adds both signs of a frequency, so each gets half of the one-sided term.
+            # (If the sheet is not enlarged, it is the one Nyquist term of the result.)
             spectrum[length // 2] *= 0.5
-        # "forward" leaves the inverse transform without its factor 1 / enlarged.
+        # With "forward" the inverse transform does not have its factor 1 / enlarged.
         self.rows[row] = scipy.fft.irfft(spectrum, enlarged, norm="forward")
         return nyquist
 
     def pixels(self, count: int) -> tuple[npt.NDArray[np.int64], list[npt.NDArray[Any]]]:
-        """Index form of the first `count` images: where each begins, and the indices in parts.
+        """Find the pixels of the first `count` images.
 
-        Blocks of images go to threads; what comes out does not depend on how many there are.
+        Threads take blocks of images. The result does not depend on the number of threads.
+
+        Parameters
+        ----------
+        count : int
+            Number of images.
+
+        Returns
+        -------
+        ndarray, shape (count + 1,), int64
+            Where each image begins in the indices.
+        list of ndarray
+            The indices, in parts.
         """
         step = max(1, BLOCK_PIXELS // self.side**2)
         total = self.n_images + count
@@ -184,12 +213,12 @@ class _Sheet:
         return counts, indices[:n_lit].copy()
 
     def _done(self, fraction: float) -> None:
-        """Report progress in what follows the transforms."""
+        """Report the progress of the work after the transforms."""
         self.progress(FFT_SHARE + (1 - FFT_SHARE) * fraction)
 
 
 def _across(small: int, side: int, nyquist: npt.NDArray[np.float64]) -> Across:
-    """What enlarges a column; `nyquist` are the Nyquist terms of the rows, shape (small,)."""
+    """Make the arrays that enlarge a column, of the Nyquist terms of the rows, shape (small,)."""
     half = small // 2
     out, row = np.arange(side), np.arange(small)
     turn = out[None, :] / side - row[:, None] / small

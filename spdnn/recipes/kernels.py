@@ -1,7 +1,7 @@
-"""Kernels of the enlargement: one column of the sheet at a time, all of it in the first cache.
+"""Kernels that enlarge one column of the sheet at a time, which fits into the first cache.
 
-All take the rows of a sheet that is already enlarged along its length, and `Across`: what
-enlarges a column. Nothing is checked here; `images` makes the arrays.
+They take the rows of a sheet that was enlarged along its length, and the arrays that enlarge a
+column (`Across`). The module `images` makes and checks the arrays.
 """
 
 from typing import Any, NamedTuple
@@ -14,20 +14,31 @@ from spdnn.machine.jit import jit
 Doubles = npt.NDArray[np.float64]
 
 STRIDE = 4
-"""Rows of the small image taken together: so many products for each load and store of a sum."""
+"""Rows of the small image that are added at once, for each load and store of a sum."""
 
 
 class Across(NamedTuple):
-    """What enlarges a column c of the sheet, its `small` values, to `side` values.
+    """Arrays that enlarge a column c of the sheet from `small` to `side` values.
 
-    real[j] = sum_k c[k] cosines[k, j] - g(t) nyquist sines[j]
-    imaginary[j] = (sum_k signs[k] c[k]) sines[j] + g(t) nyquist_cosines[j]
+    The enlarged column t is::
 
-    cosines : shape (small rounded up to `STRIDE`, side), the rows beyond are zero
-    signs : shape (small,)
-    sines, nyquist_cosines : shape (side,)
+        real[j] = sum_k c[k] cosines[k, j] - g(t) nyquist sines[j]
+        imaginary[j] = (sum_k signs[k] c[k]) sines[j] + g(t) nyquist_cosines[j]
+
+    Attributes
+    ----------
+    cosines : ndarray, shape (small rounded up to `STRIDE`, side), float64
+        Factors of the real part. The rows from `small` are zero.
+    signs : ndarray, shape (small,), float64
+        Alternating 1 and -1.
+    sines : ndarray, shape (side,), float64
+        Factors of the imaginary part.
     nyquist : float
-    waves : shape (2 * side,), g(t) at (small * t) mod (2 * side)
+        Sum of the Nyquist terms of the rows, with their signs.
+    nyquist_cosines : ndarray, shape (side,), float64
+        The enlarged column of the Nyquist terms of the rows.
+    waves : ndarray, shape (2 * side,), float64
+        g(t) at (small * t) mod (2 * side).
     """
 
     cosines: Doubles
@@ -42,13 +53,16 @@ class Across(NamedTuple):
 def _squared_magnitudes(
     rows: Doubles, t: int, across: Across, column: Doubles, squares: Doubles
 ) -> None:
-    """Fill `squares`, shape (side,), for column t; `column`, as long as cosines, is scratch."""
+    """Fill `squares`, shape (side,), with the squared magnitudes of the enlarged column t.
+
+    `column` is scratch memory, shape (n_rows_of_cosines,).
+    """
     small, side = across.signs.size, squares.size
     along = 0.0
     for k in range(small):
         column[k] = rows[k, t]
         along += across.signs[k] * column[k]
-    # The phase is reduced in whole numbers, so that it is exact anywhere in the sheet.
+    # The phase is reduced in integers, so that it is exact everywhere in the sheet.
     g = across.waves[(small * t) % (2 * side)]
     for j in range(side):
         squares[j] = -g * across.nyquist * across.sines[j]
@@ -68,7 +82,17 @@ def _squared_magnitudes(
 
 @jit
 def largest_square(rows: Doubles, start: int, stop: int, across: Across) -> float:
-    """Largest squared magnitude in the columns `start` to `stop` of the sheet."""
+    """Find the largest squared magnitude in some columns of the sheet.
+
+    Parameters
+    ----------
+    rows : ndarray, shape (small, n_columns), float64
+        The sheet.
+    start, stop : int
+        The columns, from `start` to before `stop`.
+    across : Across
+        Arrays that enlarge a column.
+    """
     column = np.zeros(across.cosines.shape[0])
     squares = np.empty(across.sines.size)
     largest = 0.0
@@ -90,10 +114,27 @@ def lit_pixels(
     counts: npt.NDArray[np.int64],
     indices: npt.NDArray[Any],
 ) -> int:
-    """Find the pixels of images `start` to `stop` whose squared magnitude exceeds `threshold`.
+    """Find the pixels of some images whose squared magnitude exceeds a threshold.
 
-    Fills `counts`, shape (stop - start,), and the beginning of `indices` (uint16 or int32), which
-    has room for all pixels and one more; returns how many there are.
+    Parameters
+    ----------
+    rows : ndarray, shape (small, n_columns), float64
+        The sheet.
+    start, stop : int
+        The images, from `start` to before `stop`.
+    across : Across
+        Arrays that enlarge a column.
+    threshold : float
+        The squared magnitude to exceed.
+    counts : ndarray, shape (stop - start,), int64
+        Is filled with the number of pixels of each image.
+    indices : ndarray, shape (n_all_pixels + 1,), uint16 or int32
+        Its beginning is filled with the pixels.
+
+    Returns
+    -------
+    int
+        Number of pixels found.
     """
     column = np.zeros(across.cosines.shape[0])
     side = across.sines.size
@@ -104,7 +145,7 @@ def lit_pixels(
         for x in range(side):
             _squared_magnitudes(rows, image * side + x, across, column, squares)
             for j in range(side):
-                # Written always, kept if lit: no branch that would be guessed wrong.
+                # Each pixel is written, but only kept if lit. A branch would often be mispredicted.
                 indices[n_lit] = x * side + j
                 n_lit += squares[j] > threshold
         counts[image - start] = n_lit - n_before

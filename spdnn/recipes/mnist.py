@@ -1,4 +1,4 @@
-"""The official inputs, from the 60000 training images of MNIST."""
+"""The official inputs, made of the 60000 training images of MNIST."""
 
 import hashlib
 import math
@@ -14,15 +14,17 @@ from spdnn.io.idx import read_images
 from spdnn.recipes.images import Progress, enlarge
 
 IMAGES_FILE = "train-images-idx3-ubyte"
+"""Name of the file of the training images, without ``.gz``."""
+
 TEST_IMAGES = 10000
 """Images in MNIST's test set, t10k-images-idx3-ubyte."""
 
 TRAINING_SHA256 = "741c988805d008ac6e4c904b69001ba184c24b2c540a4ef403f4c71b676cf757"
-"""sha256 of the 60000 x 28 x 28 image bytes of the training set, header left out."""
+"""sha256 of the 60000 x 28 x 28 bytes of the training images, without the header."""
 
 
 def is_training_set(images: npt.NDArray[np.uint8]) -> bool:
-    """Whether these are MNIST's 60000 training images, byte by byte."""
+    """Whether images are MNIST's 60000 training images, byte by byte."""
     return hashlib.sha256(np.ascontiguousarray(images)).hexdigest() == TRAINING_SHA256
 
 
@@ -34,26 +36,28 @@ def mnist_features(
     Parameters
     ----------
     path : Path
-        IDX images, ``.gz`` or not.
+        An IDX file of images, packed (``.gz``) or not.
     neurons : int
-        An even square not under 28 * 28; 1024, 4096, 16384, 65536 are official.
+        Pixels of an enlarged image: the square of an even number from 28. The official sizes are
+        1024, 4096, 16384 and 65536.
     features : int, optional
-        Return the first `features` only; all images set the threshold all the same. At an
-        official size it must be given for a file of fewer than 60000 images, such as the test
-        set: so nobody takes them for the official inputs unawares.
+        Number of features to return, from the first; all where not given. The threshold is that of
+        all images in any case. At an official size it must be given for a file of fewer than 60000
+        images, such as the test set, so that nobody takes them for the official inputs.
     progress : callable, optional
         Called with the fraction done.
 
     Returns
     -------
     Features
+        All values are 1.
     bool
-        Whether they are official: the training images at an official size.
+        Whether they are official: made of the training images, at an official size.
 
     Raises
     ------
     DataError
-        If the file is damaged, holds something else, or too few images.
+        If the file is damaged, or does not hold enough images.
     DeviceError
         If there is too little memory.
     """
@@ -71,14 +75,26 @@ def mnist_features(
 
 
 def official_features(path: Path, neurons: int, progress: Progress | None = None) -> Features:
-    """Make the official inputs, of nothing but MNIST's training images.
+    """Make the official inputs, which are made of MNIST's training images only.
 
-    Parameters are those of `mnist_features`.
+    Parameters
+    ----------
+    path : Path
+        An IDX file of images, packed (``.gz``) or not.
+    neurons : int
+        Pixels of an enlarged image, an official size.
+    progress : callable, optional
+        Called with the fraction done.
+
+    Returns
+    -------
+    Features
+        All values are 1.
 
     Raises
     ------
     DataError
-        If the file is damaged, or holds other images; before any work is done.
+        If the file is damaged or holds other images. This is known before any work is done.
     DeviceError
         If there is too little memory.
     """
@@ -102,7 +118,7 @@ def _require_enough(path: Path, images: npt.NDArray[np.uint8]) -> None:
 
 
 def image_side(neurons: int) -> int:
-    """Side of the square image of `neurons` pixels; DataError if there is none, or odd."""
+    """Side of a square image of `neurons` pixels; DataError if it is no even number."""
     side = math.isqrt(max(neurons, 0))
     if side * side != neurons or side % 2:
         raise DataError(f"{neurons} neurons are not a square image of even side")

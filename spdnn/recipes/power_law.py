@@ -1,4 +1,4 @@
-"""Layers of which a few outputs have most edges, as they come out of graphs and of pruning."""
+"""Layers in which a few outputs have most edges, as layers made of graphs or by pruning have."""
 
 import numpy as np
 import numpy.typing as npt
@@ -7,13 +7,24 @@ from scipy.optimize import brentq
 
 
 def power_law_degrees(n_inputs: int, n_outputs: int, mean: float) -> npt.NDArray[np.int64]:
-    """Inputs of each output: all for the first, for the r-th that divided by a power of r.
+    """Numbers of inputs of outputs that follow a power law.
+
+    The first output has all inputs. Output r has that number divided by a power of r, but at least
+    one input.
 
     Parameters
     ----------
-    n_inputs, n_outputs : int
+    n_inputs : int
+        Inputs of the layer.
+    n_outputs : int
+        Outputs of the layer.
     mean : float
-        Between 1 and `n_inputs`: what the exponent is chosen for.
+        Mean number of inputs, between 1 and `n_inputs`. The exponent is chosen for it.
+
+    Returns
+    -------
+    ndarray, shape (n_outputs,), int64
+        Descending.
 
     Examples
     --------
@@ -30,9 +41,23 @@ def power_law_degrees(n_inputs: int, n_outputs: int, mean: float) -> npt.NDArray
 
 
 def power_law_layer(n_inputs: int, n_outputs: int, mean: float, seed: int = 0) -> sp.csr_array:
-    """Weights of a layer with such degrees; which inputs they are, and the weights, is random.
+    """Make random weights of a layer whose outputs have `power_law_degrees`.
 
-    Weights are uniform between -1 and 1.
+    Parameters
+    ----------
+    n_inputs : int
+        Inputs of the layer.
+    n_outputs : int
+        Outputs of the layer.
+    mean : float
+        Mean number of inputs of an output, between 1 and `n_inputs`.
+    seed : int
+        Seed of the random inputs and weights.
+
+    Returns
+    -------
+    csr_array, shape (n_inputs, n_outputs), float32
+        Weights are uniform between -1 and 1.
     """
     rng = np.random.default_rng(seed)
     degrees = power_law_degrees(n_inputs, n_outputs, mean)

@@ -1,9 +1,9 @@
 """RadiX-Net: sparse networks with equally many paths between any input and output.
 
 Source: R. Robinett and J. Kepner, "RadiX-Net: Structured Sparse Matrices for Deep Neural
-Networks", IPDPSW 2019. The official networks are RadiX-Nets of radix 2 whose groups of
-layers are permuted; the permutations of the published files were found by comparison: at
-1024 neurons all 120 published layers equal these.
+Networks", IPDPSW 2019. The official networks are RadiX-Nets of radix 2 whose groups of layers are
+permuted. The permutations of the published files were found by comparison. At 1024 neurons all 120
+published layers equal those made here.
 """
 
 import hashlib
@@ -24,27 +24,29 @@ SEED = 5489
 """Seed of the Mersenne Twister behind the published permutations (MATLAB's default)."""
 
 KRONECKER_WIDTH = 16
-"""Neurons of an official layer that repeat each other: N / 16 columns differ."""
+"""Each column of an official layer of N neurons is there so many times: N / 16 columns differ."""
 
 MAX_EDGES = 2**31 - 1
-"""Of a layer: sparse matrices here have 32-bit indices."""
+"""Most edges of a layer: its sparse matrix has 32-bit indices."""
 
 
 @dataclass(frozen=True)
 class Weights:
-    """How the weights of a RadiX-Net are drawn.
+    """Distribution of the weights of a RadiX-Net.
 
     Parameters
     ----------
     kind : {"constant", "uniform", "normal"}
-    first, second : float
-        The constant (`second` is not used); the least and the largest value; the mean and the
-        standard deviation.
+        Distribution of the weights.
+    first : float
+        The constant, the least value, or the mean.
+    second : float
+        The largest value of "uniform", or the standard deviation of "normal".
 
     Raises
     ------
     DataError
-        If there is no such kind, or a number cannot be.
+        If there is no such kind, or a number is not possible for it.
     """
 
     kind: Literal["constant", "uniform", "normal"]
@@ -62,7 +64,19 @@ class Weights:
             raise DataError(f"normal weights: the standard deviation {self.second:g} is negative")
 
     def draw(self, generator: np.random.Generator, n_edges: int) -> npt.NDArray[np.float32]:
-        """Draw the weights of a layer, shape (n_edges,), float32."""
+        """Draw the weights of a layer.
+
+        Parameters
+        ----------
+        generator : numpy.random.Generator
+            Source of random numbers.
+        n_edges : int
+            Number of weights.
+
+        Returns
+        -------
+        ndarray, shape (n_edges,), float32
+        """
         if self.kind == "uniform":
             return generator.uniform(self.first, self.second, n_edges).astype(np.float32)
         if self.kind == "normal":
@@ -73,7 +87,12 @@ class Weights:
 class RadixLayers(LayerSequence):
     """The layers of one RadiX-Net, each made when it is asked for.
 
-    Parameters are those of `radix_network`; `n_layers` may leave out the last ones.
+    Parameters
+    ----------
+    radices, widths, weights, bias, ymax, seed, shuffle
+        As `radix_network` takes them, and already checked.
+    n_layers : int, optional
+        Number of layers, from the first; all where not given.
     """
 
     def __init__(
@@ -103,12 +122,12 @@ class RadixLayers(LayerSequence):
         self._rule = weights
         self._seed = seed
         self._parts = self._permutations() if shuffle else {}
-        # Layers in a row mostly share size and constant weights: they then share these arrays.
+        # Adjacent layers mostly have equal sizes and constant weights, and then share these arrays.
         self._indptr = np.empty(0, dtype=np.int32)
         self._constant = np.empty(0, dtype=np.float32)
 
     def fingerprint(self) -> str:
-        """A digest of what the layers are made from."""
+        """A digest of the numbers that the layers are made from."""
         structure = (self.units, self.radices, self.steps, self.groups, self.shapes)
         values = (self._rule, float(self.bias), self.ymax, self._seed)
         digest = hashlib.blake2b(repr((structure, values)).encode(), digest_size=16)
@@ -118,10 +137,10 @@ class RadixLayers(LayerSequence):
         return digest.hexdigest()
 
     def _permutations(self) -> dict[tuple[int, int], npt.NDArray[np.int32]]:
-        """Which base input each input plays, by group and number of inputs; group 0 is not there.
+        """Base input that each input stands for, by group and number of inputs.
 
-        The layers of a group have one permutation for each number of inputs, from one
-        stream of random numbers, in the order of the layers.
+        Group 0 is not permuted. The layers of a group have one permutation for each number of
+        inputs. All come from one stream of random numbers, in the order of the layers.
         """
         stream = np.random.RandomState(self._seed)
         parts: dict[tuple[int, int], npt.NDArray[np.int32]] = {}
@@ -134,13 +153,24 @@ class RadixLayers(LayerSequence):
         return parts
 
     def weights(self, index: int) -> sp.csr_array:
-        """Weights of layer `index` (0-based): csr_array, float32, canonical."""
+        """Make the weights of a layer.
+
+        Parameters
+        ----------
+        index : int
+            Number of the layer, counted from 0.
+
+        Returns
+        -------
+        csr_array, shape (n_inputs, n_outputs), float32
+            In canonical format.
+        """
         n_inputs, n_outputs = self.shapes[index]
         radix, step = self.radices[index], self.steps[index]
         part = self._parts.get((self.groups[index], n_inputs))
         base_input = (np.arange(n_inputs, dtype=np.int32) if part is None else part) % self.units
-        # Output j takes base inputs j + n * step (mod units): seen from base input u, its
-        # outputs are u - n * step, each repeated at every multiple of the units.
+        # Output j takes the base inputs j + n * step (mod units). So the outputs of base input u
+        # are u - n * step, and these are repeated at every multiple of the units.
         turns = np.arange(0, radix * step, step, dtype=np.int32)
         outputs = (base_input[:, None] - turns) % self.units
         outputs.sort(axis=1)
@@ -162,7 +192,7 @@ class RadixLayers(LayerSequence):
     def _data(self, index: int) -> npt.NDArray[np.float32]:
         n_edges = self.edges[index]
         if self._rule.kind != "constant":
-            # A stream for each layer: any of them comes out the same, whichever were made before.
+            # Each layer has its own stream, so that it does not depend on the layers made before.
             return self._rule.draw(np.random.default_rng([self._seed, index]), n_edges)
         if self._constant.size != n_edges:
             self._constant = np.full(n_edges, self._rule.first, dtype=np.float32)
@@ -184,45 +214,46 @@ def radix_network(
     seed: int = SEED,
     shuffle: bool = False,
 ) -> Network:
-    """Make a RadiX-Net; its layers come into being one at a time.
+    """Make a RadiX-Net. Each layer is made when it is used.
 
     Parameters
     ----------
     radices : sequence of sequences of int
-        Mixed-radix numeral systems, a layer for each radix. All systems have the same
-        product U; that of the last may also divide it. In the layer of a radix r whose
+        Mixed-radix numeral systems, with a layer for each radix. The products of all systems are
+        the same number U; that of the last one may also divide U. In the layer of a radix r whose
         place value (the product of the radices before it in its system) is v, base output
         j takes base inputs j, j + v, ..., j + (r - 1) v, modulo U.
     widths : int or sequence of int
-        Kronecker widths: a layer of neurons has width * U of them, and each base edge becomes
-        a full block of edges. One for all, or one for each of the n_layers + 1 layers of
-        neurons, the inputs' first.
+        Kronecker widths. A layer of neurons of width w has w * U neurons, and each base edge
+        becomes a full block of edges. Either one width for all, or one for each of the
+        n_layers + 1 layers of neurons, beginning with the inputs.
     weights : Weights, optional
-        Constant weights of 1 where not given.
+        Distribution of the weights; all are 1 where not given.
     bias : float
-        Of every neuron.
+        Bias of every neuron.
     ymax : float or None
-        Cap of the activations.
+        Cap of the activations, None for no cap.
     seed : int
-        Of the random weights and permutations.
+        Seed of the random weights and permutations, from 0 to 2**32 - 1.
     shuffle : bool
         Whether the inputs of each system but the first are permuted, as in the official
-        networks; else neurons stand in the order of the paper.
+        networks. Otherwise neurons have the order of the paper.
 
     Returns
     -------
     Network
+        Named "radixnet".
 
     Raises
     ------
     DataError
-        If the systems do not fit together, the widths are not as many as needed, or a layer
-        has more edges than 32 bits count.
+        If the systems do not fit together, there are too few or too many widths, or a layer
+        has more edges than 32 bits can number.
 
     Notes
     -----
-    Robinett and Kepner's edges lead from j to j + n v; here they lead from j + n v to j,
-    as in the published files. The networks differ by the numbering of the neurons only.
+    Edges of Robinett and Kepner's networks lead from j to j + n v. Here they lead from j + n v to
+    j, as in the published files. The networks only differ in the numbers of the neurons.
 
     Examples
     --------
@@ -232,6 +263,22 @@ def radix_network(
     >>> network.layer_edges
     (24, 72, 72, 24)
     """
+    units = _common_product(radices)
+    flat = [radix for system in radices for radix in system]
+    per_layer = _width_of_each(widths, len(flat))
+    if not 0 <= seed < 2**32:
+        raise DataError(f"a seed is a number from 0 to {2**32 - 1}, not {seed}")
+    for number, radix in enumerate(flat, start=1):
+        # Python's integers do not overflow, and no array has been made yet.
+        n_edges = per_layer[number - 1] * units * per_layer[number] * radix
+        if n_edges > MAX_EDGES:
+            raise DataError(f"layer {number} would have {n_edges} edges, more than {MAX_EDGES}")
+    rule = weights or Weights("constant", 1.0)
+    return Network(RadixLayers(radices, per_layer, rule, bias, ymax, seed, shuffle), "radixnet")
+
+
+def _common_product(radices: Sequence[Sequence[int]]) -> int:
+    """Product of the radices of every system; DataError if the systems do not fit together."""
     if not radices or not all(radices):
         raise DataError("a RadiX-Net needs at least one system of at least one radix")
     smallest = min(map(min, radices))
@@ -246,7 +293,11 @@ def radix_network(
                 f"system {number} has the product {product}, the first one {units}: all must be "
                 "equal (that of the last may divide the first)"
             )
-    n_layers = sum(map(len, radices))
+    return units
+
+
+def _width_of_each(widths: int | Sequence[int], n_layers: int) -> list[int]:
+    """Kronecker width of each layer of neurons; DataError if they are too few, many or small."""
     per_layer = [widths] * (n_layers + 1) if isinstance(widths, int) else list(widths)
     if len(per_layer) != n_layers + 1:
         raise DataError(
@@ -254,31 +305,33 @@ def radix_network(
         )
     if min(per_layer) < 1:
         raise DataError(f"a Kronecker width must be at least 1, not {min(per_layer)}")
-    if seed < 0 or seed >= 2**32:
-        raise DataError(f"a seed is a number from 0 to {2**32 - 1}, not {seed}")
-    rule = weights or Weights("constant", 1.0)
-    flat = [radix for system in radices for radix in system]
-    for number, radix in enumerate(flat, start=1):
-        # In Python's own integers, before any array is made.
-        n_edges = per_layer[number - 1] * units * per_layer[number] * radix
-        if n_edges > MAX_EDGES:
-            raise DataError(f"layer {number} would have {n_edges} edges, more than {MAX_EDGES}")
-    return Network(RadixLayers(radices, per_layer, rule, bias, ymax, seed, shuffle), "radixnet")
+    return per_layer
 
 
 def layers_per_group(neurons: int) -> int:
-    """Layers of a group (a numeral system) of the official network of that size: log2(N / 16)."""
+    """Number of layers of a group (a numeral system) of an official network: log2(N / 16)."""
     return (neurons // KRONECKER_WIDTH).bit_length() - 1
 
 
 def official_layers(
     neurons: int, n_layers: int, bias: float, ymax: float | None = challenge.YMAX
 ) -> RadixLayers:
-    """The layers of an official network, or one of its kind; see `official_network`.
+    """Make the layers of an official network, or of one of its kind (see `official_network`).
 
-    Layer l (0-based) belongs to group l // K with K = log2(N / 16), and k = l mod K. In the
-    base layer k, output j takes input i where i mod U is j mod U or (j + 2**k) mod U,
-    U = N / 16. In a group g > 0, input i plays the part of base input q_g[i].
+    Layer l, counted from 0, belongs to group l // K, where K = log2(N / 16). Let k = l mod K and
+    U = N / 16. In base layer k, output j takes input i if i mod U is j mod U or (j + 2**k) mod U.
+    In a group g > 0, input i stands for base input q_g[i], where q_g is a permutation.
+
+    Parameters
+    ----------
+    neurons : int
+        Neurons of each layer, a power of two from 64.
+    n_layers : int
+        Number of layers.
+    bias : float
+        Bias of every neuron.
+    ymax : float or None
+        Cap of the activations, None for no cap.
     """
     group = layers_per_group(neurons)
     radices = [[2] * group] * -(-n_layers // group)
@@ -294,20 +347,25 @@ def official_network(
     bias: float | None = None,
     ymax: float | None = challenge.YMAX,
 ) -> Network:
-    """Make an official network; its layers come into being one at a time.
+    """Make an official network. Each layer is made when it is used.
 
     Parameters
     ----------
     neurons : int
-        1024, 4096, 16384 or 65536; any other power of two from 64 makes a network of
-        the same kind, which is not an official one.
+        Neurons of each layer: 1024, 4096, 16384 or 65536. Any other power of two from 64 makes a
+        network of the same kind, which is not an official one.
     layers : int
-        How many layers; the official depths are 120, 480 and 1920. Any other is the
+        Number of layers. The official depths are 120, 480 and 1920. Any other network is the
         beginning of a deeper one, and may end within a group of layers.
     bias : float, optional
-        The official bias of that size where not given.
+        Bias of every neuron; the official one of that size where not given.
     ymax : float or None
-        Cap of the activations.
+        Cap of the activations, None for no cap.
+
+    Returns
+    -------
+    Network
+        Named "recipe".
 
     Raises
     ------
@@ -327,7 +385,7 @@ def official_network(
 
 
 def equals_recipe(network: Network) -> bool:
-    """Whether every weight of a network is that of the official one of its size and depth."""
+    """Whether every weight equals that of the official network of the same size and depth."""
     neurons = network.n_inputs
     if neurons not in challenge.SIZES or any(shape != (neurons,) * 2 for shape in network.shapes):
         return False

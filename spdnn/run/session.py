@@ -413,7 +413,7 @@ class Session:
         n_bytes = 2 * n_features * self._structure.n_outputs * np.dtype(np.float32).itemsize
         if n_bytes > WORTH_ASKING:
             require_bytes(
-                n_bytes, f"scores of {n_features} features", "take fewer features at a time"
+                n_bytes, f"scores of {n_features} features", "take fewer `features`"
             )
 
     def save_plan(self, path: str | os.PathLike[str]) -> None:

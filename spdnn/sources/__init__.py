@@ -1,1 +1,1 @@
-"""Where networks, features and true categories come from: a path, a word, or a data folder."""
+"""Networks, features and true categories from a path, a word, or a data folder."""

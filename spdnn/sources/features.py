@@ -117,7 +117,7 @@ def _read_digits(path: Path, options: ReadOptions) -> Content[Features]:
     require_bytes(
         count * (DIGIT_BYTES + neurons // DIGIT_BYTES),
         f"{count} features of {neurons} neurons",
-        "take fewer --features",
+        "take fewer `features`",
     )
     return Content(digit_features(neurons, count))
 

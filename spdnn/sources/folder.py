@@ -42,7 +42,7 @@ def data_folder(named: Path | None = None) -> Path:
     """
     folder = named or default_folder()
     if (named or os.environ.get(FOLDER_VARIABLE)) and not folder.is_dir():
-        where = "--data" if named else FOLDER_VARIABLE
+        where = "`folder`" if named else FOLDER_VARIABLE
         raise DataError(f"{folder}: no such data folder ({where} names it)")
     return folder
 

@@ -157,7 +157,7 @@ def _first_layers(
         return content
     if not 1 <= layers < network.n_layers:
         raise DataError(f"{path}: it has {network.n_layers} layers, not {layers}")
-    # The notes are on what follows the last layer, which is left out.
+    # The notes are on nodes after the last layer, which is cut off.
     return Content(Network(network.layers[:layers], network.name), content.is_official)
 
 

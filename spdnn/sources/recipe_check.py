@@ -1,36 +1,36 @@
-"""Whether weights and inputs from files equal the recipe's, and where they first differ."""
+"""Comparisons of weights and inputs from files with those of the recipe."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 
 from spdnn import challenge
 from spdnn.errors import DataError
 from spdnn.features import Features
 from spdnn.io import store, tsv
+from spdnn.io.formats import Progress
 from spdnn.recipes.radixnet import official_network
 
-Progress = Callable[[float], None]
-
 BLOCK_FEATURES = 1000
-"""Features compared at a time: 6.5 million non-zeros at 65536 neurons."""
+"""Features compared at a time; they have 6.5 million non-zeros at 65536 neurons."""
 
 
 @dataclass(frozen=True)
 class RecipeCheck:
-    """What a check found: how many layers or features it compared, and what differs.
+    """The result of a comparison.
 
     Attributes
     ----------
     n_compared : int
+        Number of layers or features that were compared.
     n_different : int
-        Layers, or 1 for inputs that differ anywhere.
+        Number of layers that differ, or 1 for inputs that differ anywhere.
     first : str or None
-        Where the first difference is; None where there is none.
+        The place of the first difference, for people; None where there is none.
     """
 
     n_compared: int
@@ -50,14 +50,20 @@ def check_weights(
     neurons : int
         An official size.
     layers : int, optional
-        So many layers must be there, from the first; any that are there where not given.
+        Number of layers that must be there, from the first. Where not given, all layers that are
+        there are compared.
     progress : callable, optional
-        Called with the fraction done, where `layers` tells it.
+        Called with the fraction done, where `layers` is given.
+
+    Returns
+    -------
+    RecipeCheck
+        The first difference is that of the lowest layer.
 
     Raises
     ------
     DataError
-        If a layer is missing or malformed, or there is no such recipe.
+        If a layer is missing or malformed, or the size is not official.
     """
     if neurons not in challenge.SIZES:
         sizes = ", ".join(map(str, challenge.SIZES))
@@ -82,8 +88,8 @@ def check_weights(
     return RecipeCheck(len(found), len(different), different[min(different)] if different else None)
 
 
-def _layers(path: Path, neurons: int) -> Iterator[tuple[int, str, Any, str | None]]:
-    """Yield number, name, weights, and what but the weights differs from an official layer."""
+def _layers(path: Path, neurons: int) -> Iterator[tuple[int, str, sp.csr_array, str | None]]:
+    """Yield number, name, weights, and a text where the bias or cap is not the official one."""
     if path.suffix != store.SUFFIX:
         for number, name, weights in tsv.iterate_weights(path, neurons):
             yield number, name, weights, None
@@ -99,8 +105,8 @@ def _layers(path: Path, neurons: int) -> Iterator[tuple[int, str, Any, str | Non
         yield number, path.name, layer.weights, other
 
 
-def _weights_difference(found: Any, true: Any) -> str | None:
-    """The first difference by output, then input, as in the files."""
+def _weights_difference(found: sp.csr_array, true: sp.csr_array) -> str | None:
+    """Describe the first difference in the order of the files: by output, then input."""
     triples = [_by_output(matrix) for matrix in (found, true)]
     first = _first_difference(*triples[0], *triples[1])
     if first is None:
@@ -110,7 +116,7 @@ def _weights_difference(found: Any, true: Any) -> str | None:
     return f"input {input_ + 1}, output {output + 1}: {_words(value, true_value)}"
 
 
-def _by_output(matrix: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+def _by_output(matrix: sp.csr_array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
     """Return keys output * n_inputs + input, ascending, and values."""
     columns = matrix.tocsc()
     columns.sort_indices()
@@ -123,10 +129,22 @@ def check_inputs(found: Features, true: Features, progress: Progress | None = No
 
     Parameters
     ----------
-    found, true : Features
-        Of the same number of neurons.
+    found : Features
+        The features to check.
+    true : Features
+        The recipe's features, of the same number of neurons.
     progress : callable, optional
         Called with the fraction done.
+
+    Returns
+    -------
+    RecipeCheck
+        The comparison ends at the first difference.
+
+    Raises
+    ------
+    DataError
+        If their numbers of neurons differ.
     """
     if found.n_neurons != true.n_neurons:
         raise DataError(f"{found.n_neurons} and {true.n_neurons} neurons cannot be compared")
@@ -167,7 +185,10 @@ def _first_difference(
     true_keys: npt.NDArray[np.int64],
     true_values: npt.NDArray[np.float32],
 ) -> tuple[int, float | None, float | None] | None:
-    """Return the smallest key where two sparse rows differ, and both values (None: not stored)."""
+    """Find the smallest key where two sparse rows differ; None where they are equal.
+
+    The result is the key and both values. A value is None if the row does not store the key.
+    """
     n_both = min(keys.size, true_keys.size)
     differs = keys[:n_both] != true_keys[:n_both]
     differs |= values[:n_both] != true_values[:n_both]

@@ -1,7 +1,6 @@
 """``spdnn data``: make, fetch, convert, fuse and check networks and inputs, and list them."""
 
 import argparse
-from typing import Any
 
 from spdnn.cli.data import check, convert, fetch, fuse, make, show
 
@@ -9,9 +8,9 @@ VERBS = (make, fetch, convert, fuse, check, show)
 """Modules with `add_parser`; each sets `command`, a function of the parsed arguments."""
 
 
-def add_parser(commands: Any) -> None:
-    """Add the command and its own commands to the parser."""
-    parser: argparse.ArgumentParser = commands.add_parser(
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command and its subcommands to the parser."""
+    parser = commands.add_parser(
         "data", help="make, fetch, convert, fuse and check networks and inputs", description=__doc__
     )
     verbs = parser.add_subparsers(metavar="VERB", required=True)

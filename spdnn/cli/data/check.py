@@ -1,8 +1,7 @@
-"""``spdnn data check``: whether files equal the recipe, and where they first differ."""
+"""``spdnn data check``: compares files with the recipe, and tells where they first differ."""
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from spdnn import challenge
 from spdnn.cli.arguments import add_data_folder, positive
@@ -12,9 +11,9 @@ from spdnn.sources.folder import RECIPE, data_folder
 from spdnn.sources.recipe_check import RecipeCheck, check_inputs, check_weights
 
 
-def add_parser(verbs: Any) -> None:
+def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command to the parser."""
-    parser: argparse.ArgumentParser = verbs.add_parser(
+    parser = verbs.add_parser(
         "check",
         help="compare weights or inputs with the recipe",
         description="Compare weights or inputs with their recipe; exit status 1 if they differ.",
@@ -36,7 +35,7 @@ def add_parser(verbs: Any) -> None:
 
 
 def check(arguments: argparse.Namespace) -> int:
-    """Compare and say."""
+    """Compare the files and print the result."""
     folder = data_folder(arguments.data)
     if arguments.weights is not None:
         with progress_bar("check") as progress:

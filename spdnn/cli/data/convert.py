@@ -2,7 +2,6 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from spdnn.cli.arguments import (
     add_activation,
@@ -26,9 +25,9 @@ from spdnn.sources.features import open_features
 from spdnn.sources.folder import data_folder
 
 
-def add_parser(verbs: Any) -> None:
+def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command to the parser."""
-    parser: argparse.ArgumentParser = verbs.add_parser(
+    parser = verbs.add_parser(
         "convert",
         help="write a store, read at disk speed from then on, or a file for other programs",
         description=(

@@ -1,7 +1,6 @@
-"""``spdnn data fetch``: MNIST's images and the published files, checked and resumed."""
+"""``spdnn data fetch``: downloads MNIST's images and the published files."""
 
 import argparse
-from typing import Any
 
 from spdnn import challenge
 from spdnn.cli.arguments import add_data_folder
@@ -14,9 +13,9 @@ IMAGES = "images"
 KINDS = (IMAGES, "weights", "inputs", "categories")
 
 
-def add_parser(verbs: Any) -> None:
+def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command to the parser."""
-    parser: argparse.ArgumentParser = verbs.add_parser(
+    parser = verbs.add_parser(
         "fetch",
         help="fetch MNIST's images, or published files of one size",
         description=(
@@ -38,7 +37,7 @@ def add_parser(verbs: Any) -> None:
 
 
 def fetch(arguments: argparse.Namespace) -> int:
-    """Fetch what was named, one file after the other."""
+    """Fetch the files, one after the other."""
     if arguments.neurons is None and set(arguments.what) != {IMAGES}:
         raise DataError("say which size to fetch with --neurons")
     folder = arguments.data or default_folder()

@@ -2,7 +2,6 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from spdnn.cli.arguments import add_activation, add_network_size, add_reading, writable
 from spdnn.cli.data.convert import with_size
@@ -13,9 +12,9 @@ from spdnn.models.branches import JOINS, fuse
 from spdnn.network import Network
 
 
-def add_parser(verbs: Any) -> None:
+def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command to the parser."""
-    parser: argparse.ArgumentParser = verbs.add_parser(
+    parser = verbs.add_parser(
         "fuse",
         help="make one network of networks over the same inputs",
         description=(

@@ -2,7 +2,6 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from spdnn import challenge
 from spdnn.cli.arguments import add_data_folder, positive, require_apart
@@ -16,9 +15,9 @@ from spdnn.recipes.radixnet import layers_per_group, official_network
 from spdnn.sources.folder import default_folder, find_images, images_file
 
 
-def add_parser(verbs: Any) -> None:
+def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command to the parser."""
-    parser: argparse.ArgumentParser = verbs.add_parser(
+    parser = verbs.add_parser(
         "make",
         help="make official weights and inputs, or RadiX-Nets",
         description=(

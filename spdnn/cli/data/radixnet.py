@@ -1,8 +1,7 @@
-"""``spdnn data make radixnet``: a RadiX-Net of one's own, as a store."""
+"""``spdnn data make radixnet``: writes any RadiX-Net into a store."""
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from spdnn.cli.arguments import cap, count, finite, positive, writable
 from spdnn.cli.progress import progress_bar
@@ -11,9 +10,9 @@ from spdnn.io import store
 from spdnn.recipes.radixnet import SEED, Weights, radix_network
 
 
-def add_parser(kinds: Any) -> None:
+def add_parser(kinds: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command to the parser."""
-    parser: argparse.ArgumentParser = kinds.add_parser(
+    parser = kinds.add_parser(
         "radixnet",
         help="any RadiX-Net, as a store",
         description="Write a RadiX-Net (Robinett and Kepner, 2019) into a store.",
@@ -54,12 +53,12 @@ def add_parser(kinds: Any) -> None:
 
 
 def _numbers(text: str) -> list[int]:
-    """Whole numbers from 1, with commas between them."""
+    """Parse whole numbers from 1, with commas between them."""
     return [positive(number) for number in text.split(",")]
 
 
 def _weights(text: str) -> Weights:
-    """A kind of weights and its numbers."""
+    """Parse a kind of weights and its numbers."""
     kind, *numbers = text.split(":")
     parsed = [finite(number) for number in numbers]
     try:

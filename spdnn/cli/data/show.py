@@ -1,8 +1,7 @@
-"""``spdnn data list``: what the data folder holds, and what can be made or fetched."""
+"""``spdnn data list``: lists the data folder, and what can be made or fetched."""
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from spdnn import challenge
 from spdnn.cli.arguments import add_data_folder
@@ -10,11 +9,9 @@ from spdnn.errors import DataError
 from spdnn.sources.folder import data_folder, find_images
 
 
-def add_parser(verbs: Any) -> None:
+def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command to the parser."""
-    parser: argparse.ArgumentParser = verbs.add_parser(
-        "list", help="say what the data folder holds", description=__doc__
-    )
+    parser = verbs.add_parser("list", help="say what the data folder holds", description=__doc__)
     add_data_folder(parser)
     parser.set_defaults(command=show)
 
@@ -40,7 +37,7 @@ def show(arguments: argparse.Namespace) -> int:
 
 
 def _is_aside(path: Path) -> bool:
-    """Whether a file only belongs to another one."""
+    """Whether a file only holds facts on another file."""
     return path.name.startswith(".") or path.name.endswith((".sha256", ".part.tag"))
 
 
