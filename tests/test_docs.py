@@ -104,3 +104,20 @@ def test_every_page_is_in_the_table_of_contents() -> None:
     names = {line for tree in trees for line in tree.splitlines() if line and line[0] != ":"}
     listed = {(ROOT / "docs" / f"{name}.md").resolve() for name in names - {"api/index"}}
     assert {(ROOT / page).resolve() for page in PAGES} - {ROOT / "docs/index.md"} == listed
+
+
+def source_text() -> str:
+    """All source of the package, with the parts of texts joined that stand on several lines."""
+    texts = (path.read_text() for path in sorted((ROOT / "spdnn").rglob("*.py")))
+    return re.sub(r'"\n\s*(?:\+ )?f?"', "", "\n".join(texts))
+
+
+def test_messages_on_the_page_of_troubles_are_the_program_s() -> None:
+    page = (ROOT / "docs/troubleshooting.md").read_text()
+    messages = re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE)
+    assert len(messages) > 30
+    source = source_text()
+    for message in messages:
+        fragments = [each for each in message.split("...") if re.search(r"\w{2}", each)]
+        for fragment in fragments:
+            assert fragment.strip(" ():;,") in source, f"no message of the program: {message}"
