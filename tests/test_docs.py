@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -121,3 +122,11 @@ def test_messages_on_the_page_of_troubles_are_the_program_s() -> None:
         fragments = [each for each in message.split("...") if re.search(r"\w{2}", each)]
         for fragment in fragments:
             assert fragment.strip(" ():;,") in source, f"no message of the program: {message}"
+
+
+def test_the_citation_names_this_version() -> None:
+    """Both name the same version, and the authors of the project."""
+    citation = (ROOT / "CITATION.cff").read_text()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert f"\nversion: {project['version']}\n" in citation
+    assert all(f"- name: {author['name']}\n" in citation for author in project["authors"])
