@@ -1,4 +1,4 @@
-"""The programs in the documentation run, its commands are accepted, and its links lead somewhere."""
+"""The documentation: its programs run, its commands are accepted, its links lead somewhere."""
 
 import re
 import shlex
