@@ -42,11 +42,16 @@ def test_the_readme_s_programs_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert (names["scores"].argmax(axis=1) == names["classes"]).all()
 
 
-def test_the_tutorial_s_programs_run() -> None:
+def test_the_tutorial_s_programs_run(capsys: pytest.CaptureFixture[str]) -> None:
     names = run_programs("docs/tutorial.md")
     assert names["passed"]
     assert names["accuracy"] > 0.9
     assert names["kept_edges"] < 0.5 * names["all_edges"]
+    printed = capsys.readouterr().out.splitlines()
+    text = (ROOT / "docs/tutorial.md").read_text()
+    shown = re.findall(r"^ {4}((?:Network|Features)\(.*\))$", text, re.MULTILINE)
+    assert len(shown) == 2
+    assert set(shown) <= set(printed)
 
 
 def test_the_digits_trained_pruned_and_run_are_as_documented() -> None:
