@@ -15,7 +15,7 @@ OUT ?= results/bench-$(shell git describe --always --abbrev=12 --dirty=+ 2>/dev/
 WORKERS ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: run test test-all test-pythons check format bench bench-cpu bench-any gpu-report results clean help
+.PHONY: run test test-all test-pythons check format bench bench-cpu bench-any gpu-report docs results clean help
 
 help:
 	@echo "make run        1024 neurons x 120 layers, end to end"
@@ -25,6 +25,7 @@ help:
 	@echo "make check      ruff, formatting, types"
 	@echo "make format     format the code"
 	@echo "make bench      1024 neurons at all depths beside other libraries (under 10 minutes)"
+	@echo "make docs       the pages of docs and the reference as HTML, in docs/_build"
 	@echo "make results    the tables, plots and pages of the kept records, made again"
 	@echo "make bench-cpu  the CPU engine against NumPy's sgemm and other libraries"
 	@echo "make bench-any  skewed layers, parallel branches, few features: what each idea gives"
@@ -66,6 +67,11 @@ results: $(VENV)/with-plot
 gpu-report: $(VENV)/with-gpu-proof
 	$(BIN)/python -m tools.gpu_report docs/gpu.md
 
+# The source folder is the root of the repository: see docs/conf.py. Warnings are errors.
+docs: $(VENV)/with-docs
+	$(BIN)/sphinx-build -W --keep-going --quiet -c docs . docs/_build
+	@echo "docs/_build/docs/index.html"
+
 bench-cpu: $(VENV)/with-bench
 	$(BIN)/python -m pytest benchmarks -q --ignore benchmarks/test_any_network.py
 
@@ -81,5 +87,5 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 clean:
-	rm -rf $(VENV) .venvs .pytest_cache .hypothesis .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venvs .pytest_cache .hypothesis .mypy_cache .ruff_cache docs/_build
 	find spdnn tests -name __pycache__ -prune -exec rm -rf {} +
