@@ -22,7 +22,7 @@ _warned: set[str] = set()
 
 def _cache_folder() -> str:
     """Where compiled kernels are kept: below ``NUMBA_CACHE_DIR``, else the user's cache folder."""
-    package = Path(__file__).parent
+    package = Path(__file__).parents[1]
     digest = hashlib.sha256(os.environ.get("SPDNN_VECTORS", "").encode())
     for file in sorted(package.glob("**/*.py")):
         digest.update(file.read_bytes())
