@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_limits
 
 from spdnn.engines.cpu import engine as cpu
 from spdnn.engines.cpu.calibrate import measured_costs
-from spdnn.engines.cpu.kernels.team import gather_team
+from spdnn.engines.cpu.kernels.barrier import thread_group
 from spdnn.machine.threads import default_threads
 from spdnn.network import Layer, Network
 from spdnn.plan.cpu.plan import plan_edges

@@ -22,7 +22,7 @@ from spdnn.cli.progress import progress_bar
 from spdnn.cli.sources import add_sources, as_rows, open_sources, source_rows
 from spdnn.distributed import PARTITIONS, Stops, Team, join, prepare_together
 from spdnn.engines import choose_mode, make_engine
-from spdnn.engines.base import Engine
+from spdnn.engines.base import Engine, Keepable, Resumable
 from spdnn.errors import DataError, DeviceError
 from spdnn.io import store
 from spdnn.io.files import whole_file
@@ -206,7 +206,8 @@ def _refuse_early(arguments: argparse.Namespace, ranks: int) -> None:
     choose_mode(engine, arguments.mode)
     if arguments.tuning is not None:
         refuse_tuning(arguments.tuning, engine, ranks)
-    if not engine.stops and not (arguments.checkpoint is None and arguments.rebalance is None):
+    is_stopped = arguments.checkpoint is not None or arguments.rebalance is not None
+    if is_stopped and not isinstance(engine, Resumable):
         raise DeviceError(
             f"engine {engine.name} cannot stop between layers: leave out --checkpoint, --rebalance"
         )
@@ -240,7 +241,7 @@ def _hint_rows(
             hints.append(f"inputs kept as a store: spdnn data make inputs --neurons {neurons}")
         else:
             hints.append("inputs kept as a store: spdnn data convert --inputs ... FILE.spdnn")
-    if seconds.plan > worth and arguments.plan is None and engine.plan_class is not None:
+    if seconds.plan > worth and arguments.plan is None and isinstance(engine, Keepable):
         hints.append("the plan kept: --plan FILE")
     return [("next time" if number == 0 else "", hint) for number, hint in enumerate(hints)]
 

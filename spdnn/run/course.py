@@ -13,7 +13,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spdnn.engines.base import DeviceSeconds, Engine, Output, OverflowingError, Progress
+from spdnn.engines.base import (
+    Calibrated,
+    DeviceSeconds,
+    Engine,
+    Output,
+    OverflowingError,
+    Progress,
+    Resumable,
+)
 from spdnn.engines.state import State
 from spdnn.errors import DataError
 from spdnn.features import Features
@@ -111,7 +119,7 @@ class Course:
         self.n_layers = network.n_layers
         self.numbers = numbers
         self.every = stops.every or -(-self.n_layers // CHECKPOINTS)
-        self.merges = mode == "merge" and team.size > 1 and engine.stops
+        self.merges = mode == "merge" and team.size > 1 and isinstance(engine, Resumable)
         self.counts = np.zeros((3, self.n_layers), dtype=np.int64)
         self.counts_before = np.zeros_like(self.counts)
         self.resumed_after, self.seconds_before = 0, 0.0
@@ -125,7 +133,10 @@ class Course:
             "features": n_features,
         }
         (self.found,) = team.tell(team.on_first(lambda: (self._find(),)))
-        engine.tuning = team.tell((self.found.tuning if self.found else engine.tuning,))[0]
+        own = engine.costs if isinstance(engine, Calibrated) else None
+        (self.costs,) = team.tell((self.found.tuning if self.found else own,))
+        if isinstance(engine, Calibrated):
+            self.engine = engine.with_costs(self.costs)
 
     def _find(self) -> io.Checkpoint | None:
         """The checkpoint to go on from."""
@@ -207,10 +218,12 @@ class Course:
             assert progress is not None
             progress((layer + fraction * (until - layer)) / self.n_layers)
 
-        # An engine that cannot stop is never asked to.
-        stop: dict[str, Any] = {"until": until} if until < self.n_layers else {}
+        report = progress and of_whole
         try:
-            output = self.engine.run(self.plan, start, progress=progress and of_whole, **stop)
+            if isinstance(self.engine, Resumable):
+                output = self.engine.run_part(self.plan, start, until=until, progress=report)
+            else:  # it is never asked to stop
+                output = self.engine.run(self.plan, start, progress=report)
         except OverflowingError as error:
             if isinstance(start, State):  # which says what its features are called
                 raise
@@ -292,7 +305,7 @@ class Course:
         checkpoint = io.Checkpoint(
             state.layer,
             self.run_facts,
-            self.engine.tuning,
+            self.costs,
             self.seconds_before + time.perf_counter() - self.begun,
             self.all_counts(),
             team.everyones(state.n_carried),

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spdnn.engines import choose_mode, make_engine
-from spdnn.engines.base import Engine, Progress
+from spdnn.engines.base import Engine, Plan, Progress
 from spdnn.errors import DataError
 from spdnn.features import Features
 from spdnn.network import Network
@@ -101,8 +101,9 @@ class Prepared:
     ----------
     engine : Engine
     mode : str
-    plan, loaded : object
-        The engine's own: of the network, and the features.
+    plan : Plan
+    loaded : object
+        The features in the engine's own form.
     n_features : int
     n_edges : int
         Stored weights of all layers.
@@ -112,7 +113,7 @@ class Prepared:
 
     engine: Engine
     mode: str
-    plan: Any
+    plan: Plan
     loaded: Any
     n_features: int
     n_edges: int
@@ -121,8 +122,7 @@ class Prepared:
     @property
     def work(self) -> Work | None:
         """What the plan computes for a feature, if it says so."""
-        work: Work | None = getattr(self.plan, "work", None)
-        return work
+        return self.plan.work
 
     def run(self, *, activations: bool = False, progress: Progress | None = None) -> Result:
         """Run the features through the plan; see `infer`."""
@@ -171,7 +171,7 @@ def prepare(
     loaded = runner.load(plan, features)
     fed = time.perf_counter()
     if tuning_file is not None:
-        tune(runner, network, mode, plan, features, tuning_file)
+        runner = tune(runner, network, mode, plan, features, tuning_file)
     ready = time.perf_counter()
     seconds = Seconds(
         compile=compiled - started,

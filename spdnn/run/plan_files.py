@@ -1,9 +1,8 @@
 """Plans in files: made once, mapped into memory from then on."""
 
 from pathlib import Path
-from typing import Any
 
-from spdnn.engines.base import Engine
+from spdnn.engines.base import Engine, Keepable, Plan
 from spdnn.errors import DataError, PlanError
 from spdnn.io.files import telling_damage, whole_file
 from spdnn.io.store import Store, StoreWriter
@@ -11,7 +10,7 @@ from spdnn.machine.provenance import own_version
 from spdnn.network import Network
 
 
-def plan_for(engine: Engine, network: Network, mode: str, path: Path | None = None) -> Any:
+def plan_for(engine: Engine, network: Network, mode: str, path: Path | None = None) -> Plan:
     """The engine's plan of a network: from a file, or made, and kept there if there is none.
 
     Parameters
@@ -31,7 +30,7 @@ def plan_for(engine: Engine, network: Network, mode: str, path: Path | None = No
     """
     if path is None:
         return engine.plan(network, mode)
-    if engine.plan_class is None:
+    if not isinstance(engine, Keepable):
         raise PlanError(f"engine {engine.name} has no plan that could be kept in a file")
     wanted = {
         "made by": f"spdnn {own_version()}",
@@ -52,7 +51,7 @@ def plan_for(engine: Engine, network: Network, mode: str, path: Path | None = No
                 f"not {wanted[name]}): name another file, or remove this one"
             )
         with telling_damage(path, "plan"):
-            return engine.plan_class.from_parts(store.facts["facts"], store.array)
+            return engine.plan_from_parts(store.facts["facts"], store.array)
     plan = engine.plan(network, mode)
     facts, arrays = plan.to_parts()
     with whole_file(path) as file, StoreWriter(file) as writer:

@@ -183,14 +183,14 @@ def prepare_together(
     team.on_leaders(lambda: runner.compile(shape))
     team.on_others(lambda: runner.compile(shape))
     compiled = time.perf_counter()
-    # Has the ranks agree on what shapes plans, or take it from a checkpoint.
-    new_course(team, runner, run_mode, shape, n_features, partition, stops)
+    # The ranks agree on the costs of blocks, or take them from a checkpoint.
+    runner = new_course(team, runner, run_mode, shape, n_features, partition, stops).engine
     plan = team.shared(lambda: plan_for(runner, network or shape, run_mode, plan_file))
     planned = time.perf_counter()
     loaded = team.on_all(lambda: runner.load(plan, own))
     fed = time.perf_counter()
     if tuning_file is not None:
-        tune(runner, shape, run_mode, plan, own, tuning_file)
+        runner = tune(runner, shape, run_mode, plan, own, tuning_file)
     ready = time.perf_counter()
     return PreparedTogether(
         runner,
