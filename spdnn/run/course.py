@@ -220,10 +220,11 @@ class Course:
 
         report = progress and of_whole
         try:
-            if isinstance(self.engine, Resumable):
-                output = self.engine.run_part(self.plan, start, until=until, progress=report)
-            else:  # it is never asked to stop
+            if not isinstance(start, State) and until == self.n_layers:
                 output = self.engine.run(self.plan, start, progress=report)
+            else:
+                assert isinstance(self.engine, Resumable)  # no other one is asked to stop
+                output = self.engine.run_part(self.plan, start, until=until, progress=report)
         except OverflowingError as error:
             if isinstance(start, State):  # which says what its features are called
                 raise
