@@ -87,7 +87,6 @@ def _make_blocks(n_rows: int, is_shared: bool) -> Callable[..., int]:
     shared = int(is_shared)
     index_step, index_row = (1, 0) if is_shared else (n_rows, 1)
 
-    @jit
     def blocks(
         plan: PlanArrays,
         step: int,
@@ -132,7 +131,10 @@ def _make_blocks(n_rows: int, is_shared: bool) -> Callable[..., int]:
             number += 1
         return number
 
-    return blocks
+    # numba tells functions apart by their names. Equal names of different functions would get mixed
+    # up where one process uses machine code that another one has kept on disk.
+    blocks.__qualname__ = f"blocks_{'shared' if is_shared else 'own'}_{n_rows}"
+    return jit(blocks)
 
 
 @jit
