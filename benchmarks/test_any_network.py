@@ -15,8 +15,8 @@ import pytest
 import scipy.sparse as sp
 
 from spdnn import Features, Layer, Network, fuse
-from spdnn.engines.cpu import engine as cpu
 from spdnn.engines.cpu.engine import CpuEngine
+from spdnn.engines.cpu.sizes import CpuSizes
 from spdnn.machine.threads import default_threads
 from spdnn.plan.cpu import split
 from spdnn.recipes.power_law import power_law_layer
@@ -85,7 +85,7 @@ def in_turn(pair: Any, ours: Callable[[], Any], theirs: Callable[[], Any]) -> No
 )
 def test_long_outputs_split(neurons, layers, mean, count, goal, pair, report):
     network, features = power_law_network(neurons, layers, mean), random_features(count, neurons)
-    engine = CpuEngine()
+    engine, alone = CpuEngine(), CpuEngine(sizes=CpuSizes(worth_fetching=NEVER))
     engine.compile(network)
     plan = engine.plan(network, "edges")
     with mock.patch.object(split, "LONGEST", NEVER):
@@ -97,9 +97,8 @@ def test_long_outputs_split(neurons, layers, mean, count, goal, pair, report):
         found["ours"] = engine.run(plan, loaded, activations=True)
 
     def theirs():
-        # As it was before: each tile one thread's.
-        with mock.patch.multiple(cpu, WORTH_FETCHING=NEVER):
-            found["theirs"] = engine.run(unsplit, loaded, activations=True)
+        # Each tile is one thread's.
+        found["theirs"] = alone.run(unsplit, loaded, activations=True)
 
     in_turn(pair, ours, theirs)
     assert np.array_equal(found["ours"].live, found["theirs"].live)
@@ -123,7 +122,7 @@ def test_branches_fused(count, neurons, goal, pair, report, tmp_path):
         engine = CpuEngine()
         engine.compile(network)
         plan = engine.plan(network, "edges")
-        tune(engine, network, "edges", plan, features, tmp_path / file)
+        engine = tune(engine, network, "edges", plan, features, tmp_path / file)
         return engine, plan, engine.load(plan, features)
 
     apart = [prepared(branch, "apart.json") for branch in branches]

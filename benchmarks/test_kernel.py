@@ -5,12 +5,13 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from spdnn.engines.cpu.engine.kernels import tile as kernels
 from threadpoolctl import threadpool_limits
 
-from spdnn.engines.cpu import engine as cpu
 from spdnn.engines.cpu.calibrate import measured_costs
-from spdnn.engines.cpu.kernels.team import gather_team
+from spdnn.engines.cpu.columns import aligned_empty
+from spdnn.engines.cpu.kernels import tile as kernels
+from spdnn.engines.cpu.kernels.barrier import thread_group
+from spdnn.engines.cpu.sizes import DEFAULT_SIZES
 from spdnn.machine.threads import default_threads
 from spdnn.network import Layer, Network
 from spdnn.plan.cpu.plan import plan_edges
@@ -36,20 +37,21 @@ def test_multiply_adds_a_second(threads, outputs_sharing, goal, pair, report):
     rng = np.random.default_rng(0)
     network = Network([random_layer(rng, outputs_sharing) for _ in range(LAYERS)])
     plan = plan_edges(network, measured_costs())
-    width = cpu.tile_width(plan)
+    width = DEFAULT_SIZES.tile_width(plan)
     tiles = []
     for _ in range(threads):
-        tile, spare = (cpu.aligned_empty(NEURONS * width + 16) for _ in range(2))
+        tile, spare = (aligned_empty(NEURONS * width + 16) for _ in range(2))
         tile[:] = rng.random(tile.size)
         tiles.append((tile, spare))
 
     def run_tile(buffers):
-        counts = np.zeros((3, LAYERS), dtype=np.int64)
-        room, team = kernels.Room(*buffers, kernels.live_words(1, width), counts), gather_team(1)[0]
+        counts = kernels.empty_counts(LAYERS)
+        room = kernels.Room(*buffers, kernels.live_words(1, width), counts)
+        (alone,) = thread_group(1)
         ids, ones = np.arange(width), np.ones(width, dtype=np.int64)
         for _ in range(REPEATS):
-            kernels.run_steps(plan.arrays, 0, LAYERS, room, width, ids, ones, 0, team)
-        assert (counts[1] == width).all()
+            kernels.run_steps(plan.arrays, 0, LAYERS, room, width, ids, ones, 0, alone)
+        assert (counts[kernels.DISTINCT] == width).all()
 
     matrix = rng.random((GEMM_SIDE, GEMM_SIDE), dtype=np.float32)
     with ThreadPoolExecutor(threads) as pool, threadpool_limits(threads):

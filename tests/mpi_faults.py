@@ -59,15 +59,15 @@ class FaultyEngine(CpuEngine):
         # Compiling runs the engine, so take one without faults.
         CpuEngine(self.threads).compile(network)
 
-    def run(self, plan: Any, start: Any, **named: Any) -> Output:
+    def run_part(self, plan: Any, start: Any, **named: Any) -> Output:
         fault = sys.argv[1]
         if fault == "killed-later" and not (isinstance(start, State) and start.layer >= LATER):
-            return super().run(plan, start, **named)
+            return super().run_part(plan, start, **named)
         if fault.startswith("everywhere") or launched_rank() == FAILING_RANK:
             FAULTS[fault]()
         Path(f"rank-{launched_rank()}").touch()
         time.sleep(WORK_SECONDS)
-        return super().run(plan, start, **named)
+        return super().run_part(plan, start, **named)
 
 
 if __name__ == "__main__":

@@ -49,19 +49,19 @@ class StoppedEngine(CpuEngine):
 
     fails_at = 0
 
-    def run(self, plan: Any, start: Any, **named: Any) -> Output:
+    def run_part(self, plan: Any, start: Any, **named: Any) -> Output:
         if isinstance(start, State) and start.layer >= self.fails_at:
             raise SpdnnError("stopped")
-        return super().run(plan, start, **named)
+        return super().run_part(plan, start, **named)
 
 
 class TimedEngine(CpuEngine):
     """As on a device of its own, which takes a second a feature in each part of a run."""
 
-    def run(self, plan: Any, start: Any, **named: Any) -> Output:
+    def run_part(self, plan: Any, start: Any, **named: Any) -> Output:
         n_features = start.n_carried if isinstance(start, State) else start.n_features
         seconds = DeviceSeconds(float(n_features), 1.0)
-        return replace(super().run(plan, start, **named), device_seconds=seconds)
+        return replace(super().run_part(plan, start, **named), device_seconds=seconds)
 
 
 def run_stopped(fails_at: int, *arguments: Any, **named: Any) -> None:
@@ -308,7 +308,7 @@ def test_a_complete_run_leaves_no_checkpoint(capsys: pytest.CaptureFixture[str])
 def test_an_engine_that_cannot_stop_refuses_checkpoints(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.delattr(CpuEngine, "resumes")
+    monkeypatch.delattr(CpuEngine, "run_part")
     arguments = ["run", "--neurons", "1024", "--layers", "2", "--checkpoint", "ck"]
     assert main(arguments) == 2
     assert "cannot stop between layers" in capsys.readouterr().err

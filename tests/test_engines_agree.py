@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,10 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-import spdnn.engines.cpu.engine as cpu_engine
 from spdnn import Features, Layer, Network, Result, infer
+from spdnn.engines import ENGINES
+from spdnn.engines.cpu.engine import CpuEngine
+from spdnn.engines.cpu.sizes import CpuSizes
 from spdnn.plan.cpu import split
 from tests.makers import dyadic_cases, dyadic_features, dyadic_network, float_cases
 from tests.oracle import dense_inference
@@ -29,19 +32,23 @@ def tiny_chunks() -> Iterator[None]:
 
 @contextmanager
 def tiny_cpu_engine(
-    stage_ends: tuple[int, ...] = (1, 2, 4), pool_bytes: int = 4096, max_tile: int = 16
+    segment_ends: tuple[int, ...] = (1, 2, 4), waiting_bytes: int = 4096, widest_tile: int = 16
 ) -> Iterator[None]:
-    """Shrink the CPU engine's sizes, so that small cases reach every seam between its parts.
+    """Have engine "cpu" made with small sizes, so that small cases reach all of its parts.
 
     Long outputs are cut, few features are dealt out to all threads, and fewer share a tile.
     """
+    sizes = CpuSizes(
+        segment_ends=segment_ends,
+        look_ends=(1, 2, 3, 5, 6, 9),
+        waiting_bytes=waiting_bytes,
+        widest_tile=widest_tile,
+        worth_waking=0,
+        worth_barrier=0,
+        worth_fetching=0,
+    )
     with pytest.MonkeyPatch.context() as patch, tiny_chunks():
-        patch.setattr(cpu_engine, "STAGE_ENDS", stage_ends)
-        patch.setattr(cpu_engine, "LOOK_ENDS", (1, 2, 3, 5, 6, 9))
-        patch.setattr(cpu_engine, "POOL_BYTES", pool_bytes)
-        patch.setattr(cpu_engine, "MAX_TILE", max_tile)
-        for limit in ("WORTH_WAKING", "WORTH_MEETING", "WORTH_FETCHING"):
-            patch.setattr(cpu_engine, limit, 0)
+        patch.setitem(ENGINES, "cpu", partial(CpuEngine, sizes=sizes))
         yield
 
 
@@ -88,10 +95,13 @@ def test_cpu_equals_the_reference_exactly_where_sums_are_exact(
     st.sampled_from([1, 2048, 1 << 20]),
     st.sampled_from([16, 32]),
 )
-def test_cpu_equals_the_reference_across_stages_pools_and_tiles(
-    case: tuple[Network, Features], stage_ends: tuple[int, ...], pool_bytes: int, max_tile: int
+def test_cpu_equals_the_reference_across_segments_and_tiles(
+    case: tuple[Network, Features],
+    segment_ends: tuple[int, ...],
+    waiting_bytes: int,
+    widest_tile: int,
 ) -> None:
-    with tiny_cpu_engine(stage_ends, pool_bytes, max_tile):
+    with tiny_cpu_engine(segment_ends, waiting_bytes, widest_tile):
         assert_modes_agree(*case)
 
 
@@ -133,10 +143,10 @@ def test_dead_features_count_where_a_later_bias_can_revive_them(engine: str) -> 
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-@pytest.mark.parametrize("max_tile", [16, 64])
+@pytest.mark.parametrize("widest_tile", [16, 64])
 @pytest.mark.parametrize("mode", ["edges", "merge"])
 def test_cpu_gives_the_same_bits_for_any_threads_and_tiles(
-    threads: int, max_tile: int, mode: str
+    threads: int, widest_tile: int, mode: str
 ) -> None:
     rng = np.random.default_rng(5)
     layers = [
@@ -146,7 +156,7 @@ def test_cpu_gives_the_same_bits_for_any_threads_and_tiles(
     features = Features.from_matrix(sp.random_array((500, 96), density=0.1, rng=rng))
     wanted: dict[str, Any] = {"engine": "cpu", "mode": mode, "activations": True}
     expected = infer(Network(layers), features, threads=1, **wanted)
-    with tiny_cpu_engine(max_tile=max_tile):
+    with tiny_cpu_engine(widest_tile=widest_tile):
         result = infer(Network(layers), features, threads=threads, **wanted)
     assert result.activations.tobytes() == expected.activations.tobytes()
     assert_same(result, expected)
@@ -237,12 +247,27 @@ def test_a_plan_beyond_the_memory_is_refused_before_the_work(
 
     network = Network([Layer(np.ones((40, 40)))])
     monkeypatch.setattr("spdnn.machine.memory.available_bytes", lambda: 1000)
-    with pytest.raises(DeviceError, match="of memory"):
-        infer(network, Features.from_matrix(np.eye(40)), engine="cpu")
+    with pytest.raises(DeviceError, match=r"the plan of 1 layers needs .* of memory"):
+        infer(network, Features.from_matrix(np.eye(40)), engine="cpu", mode="edges")
+
+
+def test_tiles_beyond_the_memory_are_refused_before_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from spdnn import DeviceError
+
+    features = Features.from_matrix(np.eye(40))
+    engine = CpuEngine(1, sizes=CpuSizes(unchecked_bytes=1000))
+    plan = engine.plan(Network([Layer(np.ones((40, 40)))]), "edges")
+    assert engine.run(plan, features).live.size == 40
+    monkeypatch.setattr("spdnn.machine.memory.available_bytes", lambda: 1001)
+    with pytest.raises(DeviceError, match=r"1 tiles of .* features needs .* of memory"):
+        engine.run(plan, features)
+    assert CpuEngine(1).run(plan, features).live.size == 40  # so few bytes are not asked for
 
 
 def test_nothing_is_compiled_in_a_run() -> None:
-    engine = cpu_engine.CpuEngine(2)
+    engine = CpuEngine(2)
     network = Network([Layer(np.eye(40) + np.eye(40)[::-1], -0.25, 1.0)] * 20)
     engine.compile(network)
     kernels = {

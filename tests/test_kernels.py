@@ -1,4 +1,4 @@
-"""The kernels by themselves: every vector shape, every kind of block."""
+"""The kernels by themselves: every register tile, every kind of block."""
 
 import os
 import subprocess
@@ -19,31 +19,31 @@ from spdnn.engines.cpu.kernels.inputs import (
     pack_features,
 )
 from spdnn.engines.cpu.kernels.tile import keep_lanes
-from spdnn.engines.cpu.kernels.vectors import LANES, MASKS, SHAPES, VECTOR_SHAPE
+from spdnn.engines.cpu.kernels.vectors import LANES, MASKS, REGISTER_TILE, REGISTER_TILES
 from spdnn.plan.cpu.blocks import MAX_ROWS, BlockCosts, cut_layer
 from tests.makers import dyadic_weights
 
 PROGRAM = """
-from spdnn.engines.cpu.kernels.vectors import VECTOR_SHAPE
+from spdnn.engines.cpu.kernels.vectors import REGISTER_TILE
 from tests.makers import dyadic_features, dyadic_network
 from tests.test_engines_agree import assert_modes_agree, tiny_cpu_engine
 
-assert VECTOR_SHAPE == {shape!r}
+assert REGISTER_TILE == {name!r}
 for seed in range(30):
     widths = [33, 40, 17, 8, 25, 9]
     kinds = ["shared", "random", "holes", "dense column", "cancel"]
     network = dyadic_network(seed, widths, kinds, always=True, linear_end=seed % 2 == 0)
-    with tiny_cpu_engine(max_tile=48):
+    with tiny_cpu_engine(widest_tile=48):
         assert_modes_agree(network, dyadic_features(seed, 5 + 11 * seed % 97, 33))
 print("equal")
 """
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_every_vector_shape_equals_the_reference_on_this_machine(shape: str) -> None:
+@pytest.mark.parametrize("name", REGISTER_TILES)
+def test_every_register_tile_equals_the_reference_on_this_machine(name: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(shape=shape)],
-        env=os.environ | {"SPDNN_VECTORS": shape},
+        [sys.executable, "-c", PROGRAM.format(name=name)],
+        env=os.environ | {"SPDNN_VECTORS": name},
         cwd=Path(__file__).resolve().parents[1],
         capture_output=True,
         text=True,
@@ -52,11 +52,11 @@ def test_every_vector_shape_equals_the_reference_on_this_machine(shape: str) -> 
     assert done.stdout == "equal\n", done.stderr
 
 
-def test_this_machine_has_a_shape() -> None:
-    assert VECTOR_SHAPE in SHAPES
-    for shape in SHAPES.values():
-        assert MAX_ROWS % shape.rows == 0
-        assert shape.width == 0 or LANES % shape.width == 0
+def test_this_machine_has_a_register_tile() -> None:
+    assert REGISTER_TILE in REGISTER_TILES
+    for tile in REGISTER_TILES.values():
+        assert MAX_ROWS % tile.rows == 0
+        assert tile.width == 0 or LANES % tile.width == 0
 
 
 def test_costs_are_measured_for_all_kinds_of_blocks() -> None:

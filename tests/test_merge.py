@@ -102,7 +102,7 @@ def test_features_made_to_be_equal_give_the_references_result(seed: int, n_disti
     network = dyadic_network(seed, [30] + [20] * 10, ["shared", "random"] * 5)
     some = dyadic_features(seed, n_distinct, 30).to_csr(np.float32)
     features = Features.from_matrix(some[rng.integers(n_distinct, size=120)])
-    with tiny_cpu_engine(max_tile=32):
+    with tiny_cpu_engine(widest_tile=32):
         assert_modes_agree(network, features)
 
 

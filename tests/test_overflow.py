@@ -11,6 +11,7 @@ from spdnn import DataError, Features, Layer, Network, infer
 from spdnn.cli.main import main
 from spdnn.engines import make_engine
 from spdnn.engines.base import Output
+from spdnn.engines.cpu.engine import CpuEngine
 from spdnn.io import store
 
 LARGE = 1e30
@@ -84,11 +85,11 @@ def test_a_cap_keeps_activations_finite(run: Run) -> None:
 
 
 def test_a_run_that_stops_between_layers_hides_nothing() -> None:
-    engine = make_engine("cpu", 1)
+    engine = CpuEngine(1)
     plan = engine.plan(OVERFLOWING["and becomes negative"], "merge")
-    state = engine.run(plan, engine.load(plan, ONE), until=3).state
+    state = engine.run_part(plan, engine.load(plan, ONE), until=3).state
     with pytest.raises(DataError, match="feature 2 has activations beyond"):
-        engine.run(plan, state)
+        engine.run_part(plan, state)
 
 
 def test_many_features_and_neurons_hide_none(run: Run) -> None:

@@ -38,7 +38,11 @@ def test_a_kept_plan_is_the_plan(
 def test_a_kept_plan_is_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = make_engine("cpu", 1)
     plan_for(engine, NETWORK, "merge", tmp_path / "plan")
-    monkeypatch.setattr(type(engine), "plan", None)
+
+    def plan_again(*given: object) -> None:
+        raise AssertionError("planned again")
+
+    monkeypatch.setattr(type(engine), "plan", plan_again)
     plan = plan_for(engine, NETWORK, "merge", tmp_path / "plan")
     output = engine.run(plan, engine.load(plan, FEATURES))
     expected = infer(NETWORK, FEATURES, engine="scipy").live

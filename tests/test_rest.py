@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spdnn import Features, Layer, Network, infer
-from spdnn.engines import make_engine
+from spdnn.engines.cpu.engine import CpuEngine
 from spdnn.plan.cpu.plan import plan_edges, plan_merge
 from spdnn.recipes.radixnet import official_network
 from tests.test_engines_agree import assert_modes_agree, assert_same, tiny_cpu_engine
@@ -82,13 +82,13 @@ def test_features_at_rest_are_not_evaluated_and_are_counted() -> None:
 def test_a_run_may_stop_while_features_rest() -> None:
     network = Network([filling(4, bias=-0.5)] * 40)
     features = Features.from_matrix(np.ones((3, 4)) * [[1], [0], [2]])
-    engine = make_engine("cpu", 1)
+    engine = CpuEngine(1)
     plan = engine.plan(network, "merge")
-    state = engine.run(plan, engine.load(plan, features), until=30).state
+    state = engine.run_part(plan, engine.load(plan, features), until=30).state
     assert state is not None
     assert (state.ids.tolist(), state.n_carried) == ([0, 2], 1)
     assert (state.activations == CAP).all()
-    output = engine.run(plan, state, activations=True)
+    output = engine.run_part(plan, state, activations=True)
     assert output.activations is not None
     assert (output.activations == CAP).all()
     assert output.n_live[30:].tolist() == [2] * 10

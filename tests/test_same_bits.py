@@ -56,7 +56,7 @@ def bits(network: Network, features: Features, threads: int) -> np.ndarray:
 
 
 tiles = st.sampled_from([16, 32, 64])
-stages = st.sampled_from([(1,), (1, 2, 4), (3, 100)])
+segment_ends = st.sampled_from([(1,), (1, 2, 4), (3, 100)])
 pools = st.sampled_from([1, 2048, 1 << 20])
 
 
@@ -64,7 +64,7 @@ pools = st.sampled_from([1, 2048, 1 << 20])
     any_cases(),
     st.sampled_from([1, 2, 3]),
     tiles,
-    stages,
+    segment_ends,
     pools,
     st.sampled_from(PARTITIONS),
     st.sampled_from([1, 2, 3, 7]),
@@ -73,9 +73,9 @@ pools = st.sampled_from([1, 2048, 1 << 20])
 def test_threads_tiles_ranks_and_order_change_no_bit(
     case: tuple[Network, Features],
     threads: int,
-    max_tile: int,
-    stage_ends: tuple[int, ...],
-    pool_bytes: int,
+    widest_tile: int,
+    segment_ends: tuple[int, ...],
+    waiting_bytes: int,
     partition: str,
     n_ranks: int,
     seed: int,
@@ -86,7 +86,7 @@ def test_threads_tiles_ranks_and_order_change_no_bit(
     order = np.random.default_rng(seed).permutation(features.n_features)
     moved = Features.from_matrix(features.to_csr(np.float32)[order])
     found = np.empty_like(expected)
-    with tiny_cpu_engine(stage_ends, pool_bytes, max_tile):
+    with tiny_cpu_engine(segment_ends, waiting_bytes, widest_tile):
         for rank in range(n_ranks):
             numbers = part_of(features.n_features, rank, n_ranks, partition)
             own = moved.every(numbers.start, numbers.stop, numbers.step)

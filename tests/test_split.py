@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spdnn import Features, Layer, Network, infer
-from spdnn.engines.cpu import engine as cpu_engine
-from spdnn.engines.cpu.kernels.team import Team, break_up, gather_team, meet
+from spdnn.engines.cpu import run as cpu_run
+from spdnn.engines.cpu.engine import CpuEngine
+from spdnn.engines.cpu.kernels.barrier import Party, abort, thread_group, wait
 from spdnn.plan.cpu import split
 from spdnn.plan.cpu.plan import CHUNKS, FINISH, PART, ROWS, WHOLE, plan_edges, plan_merge
 from spdnn.plan.cpu.split import CHUNK, LONGEST, split_long
@@ -137,15 +138,15 @@ def test_chunks_may_take_a_tile_beyond_16_bits() -> None:
 
 
 @pytest.fixture
-def team_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many threads have come together at each stage's tiles."""
+def group_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many threads have shared the tiles of each task."""
     sizes: list[int] = []
 
-    def gather(size: int) -> list[Team]:
-        sizes.append(size)
-        return gather_team(size)
+    def group(parties: int) -> list[Party]:
+        sizes.append(parties)
+        return thread_group(parties)
 
-    monkeypatch.setattr(cpu_engine, "gather_team", gather)
+    monkeypatch.setattr(cpu_run, "thread_group", group)
     return sizes
 
 
@@ -159,48 +160,48 @@ def dense_network(n_layers: int = 4) -> Network:
 
 
 def test_threads_share_the_tile_of_few_features_where_layers_are_dense(
-    team_sizes: list[int],
+    group_sizes: list[int],
 ) -> None:
     features = some_features(13, 400)
     expected = infer(dense_network(), features, mode="edges", threads=1, activations=True)
-    assert set(team_sizes) == {1}
-    team_sizes.clear()
+    assert set(group_sizes) == {1}
+    group_sizes.clear()
     result = infer(dense_network(), features, mode="edges", threads=3, activations=True)
-    assert 3 in team_sizes
+    assert 3 in group_sizes
     assert_same(result, expected)
-    team_sizes.clear()
+    group_sizes.clear()
     sparse = Network([Layer(sp.eye_array(400) * 2) for _ in range(4)])
     infer(sparse, features, mode="edges", threads=3)
-    assert set(team_sizes) == {1}
+    assert set(group_sizes) == {1}
 
 
 def test_features_are_dealt_out_to_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     widths = []
-    take_tiles = cpu_engine.take_tiles
+    take_tiles = cpu_run.take_tiles
 
-    def take(plan: Any, work: Any, *rest: Any) -> Any:
-        widths.append(work.width)
-        return take_tiles(plan, work, *rest)
+    def take(plan: Any, params: Any, *rest: Any) -> Any:
+        widths.append(params.width)
+        return take_tiles(plan, params, *rest)
 
     network, features = dense_network(), some_features(90, 400)
-    monkeypatch.setattr(cpu_engine, "take_tiles", take)
+    monkeypatch.setattr(cpu_run, "take_tiles", take)
     infer(network, features, mode="edges", threads=3)
     assert widths[-3:] == [32, 32, 32]
 
 
-def test_nobody_waits_in_a_team_that_is_broken_up() -> None:
-    leader, member = gather_team(2)
-    meet(Team(0, 1, np.zeros(1, np.int64)))
-    waiting = threading.Thread(target=meet, args=(member,))
+def test_nobody_waits_at_a_barrier_that_is_aborted() -> None:
+    leader, member = thread_group(2)
+    wait(Party(0, 1, np.zeros(1, np.int64)))
+    waiting = threading.Thread(target=wait, args=(member,))
     waiting.start()
-    break_up(leader)
+    abort(leader)
     waiting.join(timeout=60)
     assert not waiting.is_alive()
-    meet(leader)
+    wait(leader)
 
 
 def test_a_thread_that_cannot_start_ends_the_run(
-    monkeypatch: pytest.MonkeyPatch, team_sizes: list[int]
+    monkeypatch: pytest.MonkeyPatch, group_sizes: list[int]
 ) -> None:
     submit = ThreadPoolExecutor.submit
     n_started = []
@@ -212,10 +213,10 @@ def test_a_thread_that_cannot_start_ends_the_run(
         return submit(pool, *given)
 
     network, features = dense_network(), some_features(13, 400)
-    prepared = cpu_engine.CpuEngine(3)
+    prepared = CpuEngine(3)
     prepared.compile(network)
     plan = prepared.plan(network, "edges")
     monkeypatch.setattr(ThreadPoolExecutor, "submit", submit_once)
     with pytest.raises(RuntimeError, match="new thread"):
         prepared.run(plan, features)
-    assert team_sizes[-1] == 3
+    assert group_sizes[-1] == 3

@@ -1,5 +1,6 @@
 """A run cut between layers: the same bits, wherever it is cut and joined."""
 
+import json
 from typing import Any
 
 import numpy as np
@@ -7,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spdnn import Features, Network
+from spdnn import Features, Network, PlanError
 from spdnn.engines import make_engine
 from spdnn.engines.base import Output
+from spdnn.engines.cpu.engine import CpuEngine
 from spdnn.engines.state import State, joined
 from tests.makers import dyadic_cases, dyadic_features, dyadic_network
 from tests.test_engines_agree import tiny_cpu_engine
@@ -24,10 +26,10 @@ def run_cut(
 
     Returns the last output and the sums of all counts.
     """
-    counts = np.zeros((3, len(plan_layers(plan))), dtype=np.int64)
+    counts = np.zeros((3, plan.n_layers), dtype=np.int64)
     starts: list[Any] = [engine.load(plan, features)]
     for until in [*cuts, None]:
-        outputs = [engine.run(plan, start, until=until, activations=True) for start in starts]
+        outputs = [engine.run_part(plan, start, until=until, activations=True) for start in starts]
         for output in outputs:
             counts += output.n_live, output.n_distinct, output.edges_evaluated
         if until is not None:
@@ -39,10 +41,6 @@ def run_cut(
     order = np.argsort(live)
     activations = np.concatenate([output.activations for output in outputs])[order]
     return Output(live[order], *counts, activations), counts
-
-
-def plan_layers(plan: Any) -> Any:
-    return plan.network.layers if hasattr(plan, "network") else plan.layer_edges
 
 
 def assert_equal(found: tuple[Output, np.ndarray], whole: Output, *, merges: bool) -> None:
@@ -65,9 +63,9 @@ def test_any_cuts_give_the_same_bits(
     cuts = data.draw(st.sets(st.integers(1, max(1, network.n_layers - 1))))
     cuts &= set(range(1, network.n_layers))
     parts = data.draw(st.sampled_from([1, 2, 3]))
-    engine = make_engine(name, 2)
-    plan = engine.plan(network, mode)
     with tiny_cpu_engine():
+        engine = make_engine(name, 2)
+        plan = engine.plan(network, mode)
         whole = engine.run(plan, engine.load(plan, features), activations=True)
         found = run_cut(engine, plan, features, sorted(cuts), parts)
     assert_equal(found, whole, merges=mode == "merge")
@@ -78,8 +76,8 @@ def test_a_state_holds_what_goes_on(mode: str) -> None:
     network = dyadic_network(1, [30] * 5, ["shared"] * 4)
     some = dyadic_features(2, 7, 30).to_csr(np.float32)
     features = Features.from_matrix(some[np.arange(40) % 7])
-    engine = make_engine("cpu", 1)
-    output = engine.run(engine.plan(network, mode), features, until=2)
+    engine = CpuEngine(1)
+    output = engine.run_part(engine.plan(network, mode), features, until=2)
     state = output.state
     assert state is not None
     assert output.activations is None
@@ -93,24 +91,29 @@ def test_a_state_holds_what_goes_on(mode: str) -> None:
 
 def test_progress_of_a_part_ends_at_one() -> None:
     network = dyadic_network(1, [30] * 5, ["shared"] * 4)
-    engine = make_engine("cpu", 1)
+    engine = CpuEngine(1)
     plan = engine.plan(network, "merge")
-    state = engine.run(plan, dyadic_features(2, 40, 30), until=2).state
+    state = engine.run_part(plan, dyadic_features(2, 40, 30), until=2).state
     assert state is not None
     seen: list[float] = []
-    engine.run(plan, state, until=3, progress=seen.append)
+    engine.run_part(plan, state, until=3, progress=seen.append)
     assert seen == sorted(seen)
     assert seen[-1] == pytest.approx(1)
 
 
-def test_the_tuning_of_another_process_makes_its_plan() -> None:
+def test_the_costs_of_another_process_make_its_plan() -> None:
     network = dyadic_network(1, [30] * 3, ["shared"] * 2)
-    engine, other = make_engine("cpu", 1), make_engine("cpu", 1)
-    other.tuning = [[[9.0, 1, 1], [1, 9, 1]], [[0.0, 1, 2], [2, 0, 1]]]
-    engine.tuning = other.tuning
-    assert engine.tuning == other.tuning
+    other = CpuEngine(1).with_costs([[[9.0, 1, 1], [1, 9, 1]], [[0.0, 1, 2], [2, 0, 1]]])
+    engine = CpuEngine(1).with_costs(json.loads(json.dumps(other.costs)))
+    assert engine.costs == other.costs != CpuEngine(1).costs
     one, two = engine.plan(network, "edges").arrays, other.plan(network, "edges").arrays
     assert all(np.array_equal(a, b) for a, b in zip(one, two, strict=True))
+
+
+@pytest.mark.parametrize("costs", [None, 1.0, [[1.0]], "much", [[[None] * 3] * 2] * 2])
+def test_what_are_no_costs_is_refused(costs: Any) -> None:
+    with pytest.raises(PlanError, match="no costs of blocks: expected 2 x 2 x 3 numbers"):
+        CpuEngine(1).with_costs(costs)
 
 
 # States by themselves

@@ -1,73 +1,178 @@
-"""How many threads are used where nobody says so."""
+"""Threads that an engine keeps: started once, ended when told, and safe after a fork."""
 
-import os
+import gc
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from typing import Any
 
+import numpy as np
 import pytest
+import scipy.sparse as sp
 
-from spdnn import DeviceError
-from spdnn.machine.threads import checked_threads, default_threads, fair_share
+from spdnn import Features, Layer, Network
+from spdnn.engines.cpu.engine import CpuEngine
+from spdnn.engines.cpu.sizes import CpuSizes
+from spdnn.machine.thread_pool import KeptThreads
+
+SMALL = CpuSizes(worth_waking=0, worth_barrier=0, worth_fetching=0, widest_tile=16)
+"""Sizes with which few features are work for several threads, which then share tiles."""
+
+
+def network() -> Network:
+    rng = np.random.default_rng(0)
+    layers = [sp.random_array((64, 64), density=0.3, rng=rng) for _ in range(6)]
+    return Network([Layer(weights, 0.1, 4.0) for weights in layers])
+
+
+def features(n_features: int) -> Features:
+    return Features.from_matrix(np.random.default_rng(1).random((n_features, 64)))
+
+
+def workers() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if "ThreadPoolExecutor" in thread.name}
+
+
+def gone(threads: set[threading.Thread]) -> bool:
+    """Whether threads end within some time."""
+    end = time.monotonic() + 30
+    while any(thread.is_alive() for thread in threads) and time.monotonic() < end:
+        time.sleep(0.01)
+    return not any(thread.is_alive() for thread in threads)
 
 
 @pytest.fixture
-def four_processors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 2, 4, 6})
+def made() -> Any:
+    """An engine of two threads, and a plan; no thread of it stays."""
+    engine = CpuEngine(2, sizes=SMALL)
+    yield engine, engine.plan(network(), "edges")
+    engine.close()
 
 
-@pytest.mark.usefixtures("four_processors")
-@pytest.mark.parametrize(
-    ("setting", "threads"),
-    [
-        (None, 4),
-        ("", 4),
-        ("1", 1),
-        ("3", 3),
-        ("3,2", 3),
-        ("99", 4),
-        ("0", 4),
-        ("-2", 4),
-        ("many", 4),
-    ],
-)
-def test_threads_follow_the_affinity_and_openmps_variable(
-    setting: str | None, threads: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if setting is not None:
-        monkeypatch.setenv("OMP_NUM_THREADS", setting)
-    assert default_threads() == threads
-    assert checked_threads(None) == threads
+def test_runs_reuse_the_threads(made: Any) -> None:
+    engine, plan = made
+    before = workers()
+    engine.run(plan, features(1))
+    engine.run(plan, features(200))
+    kept = workers() - before
+    assert 1 <= len(kept) <= 2
+    for other in (engine, engine.with_widths([16, 16]), engine.with_costs(engine.costs)):
+        for n_features in (1, 200, 40):
+            other.run(plan, other.load(plan, features(n_features)))
+    assert len(workers() - before) <= 2
+    assert kept <= workers()
 
 
-def test_a_number_that_is_given_is_taken_whatever_the_machine_has() -> None:
-    assert checked_threads(7) == 7
+def test_a_closed_engine_has_no_threads_and_starts_them_again(made: Any) -> None:
+    engine, plan = made
+    before = workers()
+    expected = engine.run(plan, features(200), activations=True)
+    engine.with_widths([16, 16]).close()  # it has the same threads
+    assert workers() <= before
+    engine.close()
+    again = engine.run(plan, features(200), activations=True)
+    assert again.activations.tobytes() == expected.activations.tobytes()
+    assert workers() - before
+    engine.close()
+    engine.close()
+    assert workers() <= before
 
 
-@pytest.mark.parametrize("threads", [0, -1])
-def test_no_threads_are_refused(threads: int) -> None:
-    with pytest.raises(DeviceError, match="at least one thread is needed"):
-        checked_threads(threads)
+def test_an_engine_that_is_forgotten_leaves_no_threads() -> None:
+    before = workers()
+    engine = CpuEngine(2, sizes=SMALL)
+    engine.run(engine.plan(network(), "edges"), features(200))
+    threads = workers() - before
+    assert threads
+    del engine
+    gc.collect()
+    assert gone(threads)
 
 
-def test_the_real_affinity_mask_is_obeyed() -> None:
-    before = os.sched_getaffinity(0)
-    try:
-        os.sched_setaffinity(0, {min(before)})
-        assert default_threads() == 1
-    finally:
-        os.sched_setaffinity(0, before)
+def test_python_threads_may_run_at_the_same_time(made: Any) -> None:
+    """Also where their tiles are shared, by threads that wait for each other."""
+    engine = CpuEngine(3, sizes=SMALL)
+    _, plan = made
+    inputs = [features(n_features) for n_features in (1, 7, 16, 200)] * 6
+    expected = [engine.run(plan, each, activations=True).activations for each in inputs]
+    together = Barrier(len(inputs))
+
+    def run(each: Features) -> Any:
+        together.wait()
+        return engine.run(plan, each, activations=True).activations
+
+    with ThreadPoolExecutor(len(inputs)) as pool:
+        found = list(pool.map(run, inputs))
+    engine.close()
+    for one, other in zip(found, expected, strict=True):
+        assert one.tobytes() == other.tobytes()
 
 
-@pytest.mark.parametrize(
-    ("masks", "shares"),
-    [
-        ([{0, 1, 2, 3}], [4]),
-        ([{0, 1, 2, 3}] * 2, [2, 2]),  # not bound: they share
-        ([{0, 1}, {2, 3}], [2, 2]),  # bound: each has its own
-        ([{0, 1, 2, 3}] * 3, [1, 1, 1]),
-        ([{0, 1}] * 5, [1] * 5),  # more than processors
-        ([{0, 1, 2}, {2}], [2, 1]),
-    ],
-)
-def test_processes_of_a_machine_share_its_processors(
-    masks: list[set[int]], shares: list[int]
-) -> None:
-    assert [fair_share(masks, number) for number in range(len(masks))] == shares
+def test_a_task_that_fails_leaves_none_at_work() -> None:
+    done: list[int] = []
+
+    def work(number: int) -> int:
+        if number == 1:
+            raise ValueError("wrong")
+        time.sleep(0.02)
+        done.append(number)
+        return number
+
+    threads = KeptThreads(2)
+    results = threads.run_all(work, range(100))
+    assert next(results) == 0
+    with pytest.raises(ValueError, match="wrong"):
+        list(results)
+    n_done = len(done)
+    assert n_done < 99
+    time.sleep(0.1)
+    assert len(done) == n_done
+    threads.close()
+
+
+PROGRAM = """
+import os, sys, warnings
+from tests.test_threads import CpuEngine, SMALL, features, network
+engine = CpuEngine(2, sizes=SMALL)
+plan = engine.plan(network(), "edges")
+
+def bits(n):
+    return engine.run(plan, features(n), activations=True).activations.tobytes()
+
+expected = [bits(n) for n in (1, 200)]
+"""
+
+
+def run(program: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "error::ResourceWarning", "-c", PROGRAM + program],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+def test_the_interpreter_ends_with_an_engine_that_was_not_closed() -> None:
+    assert run("print('end')") == "end\n"
+
+
+def test_a_forked_child_starts_threads_of_its_own() -> None:
+    program = """
+warnings.simplefilter("ignore")  # that a process of several threads forks
+child = os.fork()
+same = [bits(n) for n in (1, 200)] == expected
+if not child:
+    engine.close()
+    print("child", same, flush=True)
+    sys.exit(0)
+_, status = os.waitpid(child, 0)
+print("parent", same, status)
+"""
+    assert run(program) == "child True\nparent True 0\n"

@@ -1,7 +1,8 @@
-"""Tuning files: shapes measured once, taken from then on, and never another case's."""
+"""Tuning files: widths measured once, taken from then on, and never another case's."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +10,19 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from spdnn.run.inference import prepare
 
 import spdnn.run.tuning_files as tuning
 from spdnn import DataError, Features, Network, PlanError, infer
 from spdnn.cli.main import main
-from spdnn.distributed import Team, prepare_together
 from spdnn.engines import make_engine
-from spdnn.engines.cpu.engine import FIRST_STAGE, MAX_TILE, CpuEngine, tile_width
+from spdnn.engines.base import Tunable
+from spdnn.engines.cpu.engine import CpuEngine
 from spdnn.engines.cpu.kernels.vectors import LANES
+from spdnn.engines.cpu.sizes import DEFAULT_SIZES
 from spdnn.io import matrices, store
+from spdnn.run.options import Options
+from spdnn.run.session import Batch, Session
+from spdnn.run.team import Team
 from spdnn.run.tuning_files import require_tunable, tune
 from tests.makers import dyadic_features, dyadic_network, trained_network
 from tests.test_cli_run import failure
@@ -34,15 +38,17 @@ widths = st.integers(1, 20).map(lambda number: number * LANES)
 
 @given(any_cases(), widths, widths, st.sampled_from([1, 2]), st.sampled_from([1, 4096]))
 def test_tiles_of_any_widths_give_the_same_bits(
-    case: tuple[Network, Features], first: int, later: int, threads: int, pool_bytes: int
+    case: tuple[Network, Features], first: int, later: int, threads: int, waiting_bytes: int
 ) -> None:
     network, features = case
     with tiny_chunks():  # part of the plan, not of how it is run
         expected = infer(network, features, mode="edges", threads=1, activations=True)
-    with tiny_cpu_engine(pool_bytes=pool_bytes, max_tile=MAX_TILE):
-        prepared = prepare(network, features, mode="edges", threads=threads)
-        prepared.engine.shapes = [first, later]
-        found = prepared.run(activations=True)
+    with tiny_cpu_engine(waiting_bytes=waiting_bytes, widest_tile=DEFAULT_SIZES.widest_tile):
+        session = Session(network, mode="edges", threads=threads)
+        batch = session.load(features)
+        assert isinstance(batch.engine, Tunable)
+        batch = replace(batch, engine=batch.engine.with_widths([first, later]))
+        found = session.run_batch(batch, activations=True)
     np.testing.assert_array_equal(found.live, expected.live)
     assert found.activations is not None
     assert expected.activations is not None
@@ -57,15 +63,15 @@ def test_tiles_of_any_widths_give_the_same_bits(
 def test_choices_can_be_set_and_begin_with_the_engines_own(threads: int, n_features: int) -> None:
     engine = CpuEngine(threads)
     plan = engine.plan(NETWORK, "edges")
-    choices = engine.shape_choices(plan, n_features)
+    choices = engine.width_choices(plan, n_features)
     all_in_one = -(-n_features // LANES) * LANES
-    own = [min(tile_width(plan, times), all_in_one) for times in (FIRST_STAGE, 1)]
+    own = [min(width, all_in_one) for width in DEFAULT_SIZES.own_widths(plan)]
     assert [choice[0] for choice in choices] == own
     for choice in choices:
         assert len(set(choice)) == len(choice)
         assert max(choice) <= all_in_one
         for width in choice:
-            engine.shapes = [width, width]
+            assert engine.with_widths([width, width]).widths == (width, width)
     if n_features == 1:
         assert choices == [[LANES], [LANES]]  # nothing to choose
     if n_features == 128:
@@ -77,61 +83,66 @@ def test_tiles_beyond_memory_are_no_choice(monkeypatch: pytest.MonkeyPatch) -> N
     plan = engine.plan(NETWORK, "edges")
     least = 2 * 4 * plan.max_width * 2
     monkeypatch.setattr("spdnn.engines.cpu.engine.available_bytes", lambda: least * 100)
-    own, *others = engine.shape_choices(plan, 4096)[0]
+    own, *others = engine.width_choices(plan, 4096)[0]
     assert own > 100 > max(others)
 
 
 # How the quickest are found
 
 
-class Machine:
-    """A clock, and an engine whose runs take as long as `cost` says of their shapes."""
-
-    name, threads = "timed", 2
+class Machine(CpuEngine):
+    """A clock, and an engine whose runs take as long as `cost` says of their widths."""
 
     def __init__(self, cost: Any, choices: list[list[int]]) -> None:
+        super().__init__(2)
         self.now = 0.0
         self.cost = cost
-        self.shapes: list[int] = []
         self.choices = choices
         self.runs: list[tuple[int, ...]] = []
 
-    def shape_choices(self, plan: Any, n_features: int) -> list[list[int]]:
+    def with_widths(self, widths: Sequence[int] | None) -> Any:
+        other = super().with_widths(widths)
+        other.machine = self
+        return other
+
+    def width_choices(self, plan: Any, n_features: int) -> list[list[int]]:
         return self.choices
 
-    def load(self, plan: Any, features: Features) -> Features:
+    def load(self, plan: Any, features: Any) -> Any:
         return features
 
-    def run(self, plan: Any, start: Features) -> None:
-        self.runs.append(tuple(self.shapes))
-        self.now += start.n_features * self.cost(*self.shapes)
+    def run(self, plan: Any, loaded: Any, **named: Any) -> Any:
+        machine: Machine = vars(self).get("machine", self)
+        machine.runs.append(self.widths)
+        machine.now += loaded.n_features * self.cost(*self.widths)
 
 
+PLAN = CpuEngine(1).plan(NETWORK, "edges")
 CHOICES = [[64, 16, 32, 128], [48, 16, 96]]
 
 
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[int]]:
-    """Tunes a machine for so many features; gives the shapes that were set."""
+    """Tunes a machine for so many features; gives the widths that were found."""
 
     def tuned(machine: Machine, n_features: int = 64) -> list[int]:
         monkeypatch.setattr(tuning, "perf_counter", lambda: machine.now)
         features = Features.from_matrix(np.ones((n_features, 30)))
-        engine: Any = machine
-        tune(engine, NETWORK, "edges", None, features, FILE)
-        assert json.loads(FILE.read_text())["entries"][-1]["shapes"] == machine.shapes
-        return machine.shapes
+        tuned_engine: Any = tune(machine, NETWORK, "edges", PLAN, features, FILE)
+        widths = json.loads(FILE.read_text())["entries"][-1]["shapes"]
+        assert widths == list(tuned_engine.widths)
+        return widths
 
     return tuned
 
 
-def test_both_shapes_are_found(found: Any) -> None:
+def test_both_widths_are_found(found: Any) -> None:
     machine = Machine(lambda first, later: 1e-6 * (abs(first - 32) + abs(later - 96) + 9), CHOICES)
     assert found(machine) == [32, 96]
     assert machine.runs.count((128, 48)) == 1  # hopeless at once
 
 
-def test_the_engines_own_shapes_win_ties(found: Any) -> None:
+def test_the_engines_own_widths_win_ties(found: Any) -> None:
     def cost(first: int, later: int) -> float:
         return 1e-4 if (first, later) == (64, 48) else 0.98e-4
 
@@ -176,6 +187,11 @@ def test_a_sample_too_small_to_tell_leaves_the_engines_own(found: Any) -> None:
 # Files
 
 
+def widths_of(prepared: Batch) -> Any:
+    assert isinstance(prepared.engine, Tunable)
+    return prepared.engine.widths
+
+
 def entries() -> list[Any]:
     kept: list[Any] = json.loads(FILE.read_text())["entries"]
     return kept
@@ -199,16 +215,15 @@ def test_what_was_measured_is_kept_and_taken(monkeypatch: pytest.MonkeyPatch) ->
     np.testing.assert_array_equal(second.activations, expected.activations)
 
 
-def test_the_kept_shapes_are_those_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kept_widths_are_those_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     run()
     facts = json.loads(FILE.read_text())
     facts["entries"][0]["shapes"] = [32, 64]
     FILE.write_text(json.dumps(facts))
-    prepared = prepare(NETWORK, FEATURES, threads=1, tuning=FILE)
-    assert prepared.engine.shapes == [32, 64]
-    assert prepare(NETWORK, FEATURES, threads=1).engine.shapes is None
-    together = prepare_together(Team(), NETWORK, FEATURES, threads=1, tuning=FILE)
-    assert together.engine.shapes == [32, 64]
+    tuned = Session(NETWORK, threads=1, tuning=FILE)
+    assert widths_of(tuned.load(FEATURES)) == (32, 64)
+    assert tuned.engine is not tuned.load(FEATURES).engine
+    assert widths_of(Session(NETWORK, threads=1).load(FEATURES)) is None
 
 
 def test_entries_of_other_cases_are_not_taken_and_are_kept(
@@ -267,7 +282,7 @@ def test_what_is_no_tuning_file_is_refused_and_kept(content: bytes, message: str
 @pytest.mark.parametrize(
     "shapes", [[16], [16, 16, 16], [0, 16], [-16, 16], [24, 16], [16, 1 << 20]]
 )
-def test_shapes_that_cannot_be_are_refused(shapes: list[int]) -> None:
+def test_widths_that_cannot_be_are_refused(shapes: list[int]) -> None:
     run()
     facts = json.loads(FILE.read_text())
     facts["entries"][0]["shapes"] = shapes
@@ -282,8 +297,8 @@ def test_a_folder_is_no_tuning_file() -> None:
         run()
 
 
-def test_engines_without_shapes_are_not_tuned() -> None:
-    with pytest.raises(PlanError, match="engine scipy has no shapes that could be tuned"):
+def test_engines_without_tiles_are_not_tuned() -> None:
+    with pytest.raises(PlanError, match="engine scipy has no tiles that could be tuned"):
         run(engine="scipy")
     assert not FILE.exists()
 
@@ -293,7 +308,7 @@ def test_several_ranks_are_not_tuned() -> None:
         size = 2
 
     with pytest.raises(PlanError, match="only a process by itself can be tuned"):
-        prepare_together(Two(), NETWORK, FEATURES, tuning=FILE)
+        Session.of_team(Two(), NETWORK, Options(tuning=FILE))
     with pytest.raises(PlanError, match="only a process by itself can be tuned"):
         require_tunable(make_engine("cpu", 1), FILE, ranks=2)
 
@@ -324,7 +339,7 @@ def test_run_and_predict_share_a_file(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--engine", "scipy"], "engine scipy has no shapes that could be tuned"),
+        (["--engine", "scipy"], "engine scipy has no tiles that could be tuned"),
         (["--tuning", "nowhere/t.json"], "cannot write nowhere/t.json: there is no folder"),
         (["--tuning", "f.npz"], "--tuning would replace f.npz, which --inputs is read from"),
         (["--tuning", "other.npz"], "other.npz: not a tuning file"),

@@ -23,7 +23,7 @@ from spdnn.cli.progress import progress_bar
 from spdnn.cli.sources import add_sources, as_rows, open_sources, source_rows
 from spdnn.distributed import join
 from spdnn.engines import choose_mode, make_engine
-from spdnn.engines.base import Engine, Resumable
+from spdnn.engines.base import Engine, Keepable, Resumable
 from spdnn.errors import DataError, DeviceError
 from spdnn.io import store
 from spdnn.io.files import whole_file
@@ -245,7 +245,7 @@ def _hint_rows(
             hints.append(f"inputs kept as a store: spdnn data make inputs --neurons {neurons}")
         else:
             hints.append("inputs kept as a store: spdnn data convert --inputs ... FILE.spdnn")
-    if seconds.plan > worth and arguments.plan is None and engine.plan_class is not None:
+    if seconds.plan > worth and arguments.plan is None and isinstance(engine, Keepable):
         hints.append("the plan kept: --plan FILE")
     return [("next time" if number == 0 else "", hint) for number, hint in enumerate(hints)]
 

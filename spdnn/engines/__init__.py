@@ -1,4 +1,4 @@
-"""The engines, by name. Adding one is a file and a line in `ENGINES`."""
+"""The engines by name. A new engine is a module and a line in `ENGINES`."""
 
 import importlib
 from collections.abc import Callable
@@ -6,17 +6,21 @@ from collections.abc import Callable
 from spdnn.engines.base import Engine
 from spdnn.errors import DeviceError
 
-ENGINES = {
+ENGINES: dict[str, str | Callable[..., Engine]] = {
     "cpu": "spdnn.engines.cpu.engine:CpuEngine",
     "cuda": "spdnn.engines.cuda.engine:CudaEngine",
     "scipy": "spdnn.engines.reference:ReferenceEngine",
 }
-"""Where each engine is; imported only when it is asked for."""
+"""What makes each engine: a function or class, or its place as ``module:name``.
+
+It is called with the number of threads, and for those in `WITH_DEVICES` with a device. A module is
+imported only when its engine is asked for."""
 
 WITH_DEVICES = ("cuda",)
 """Engines that can be told which device to take."""
 
 MODES = ("edges", "merge")
+"""All modes; which of them an engine has, it says itself."""
 
 
 def make_engine(
@@ -27,11 +31,11 @@ def make_engine(
     Parameters
     ----------
     name : str
-        One of `ENGINES`, or "auto": the fastest that is known to run on this machine.
+        One of `ENGINES`, or "auto": the fastest engine that is known to run on this machine.
     threads : int, optional
-        For engines on the CPU; by default `spdnn.machine.threads.default_threads`.
+        Threads of an engine on the CPU; by default `spdnn.machine.threads.default_threads`.
     device : int, optional
-        For engines on a GPU: which of those that this process sees.
+        Which of the GPUs that this process sees; for engines on a GPU only.
 
     Raises
     ------
@@ -40,27 +44,43 @@ def make_engine(
 
     Notes
     -----
-    "auto" is "cpu", with a GPU, too: see docs/decisions/0005.
+    "auto" is "cpu" even if there is a GPU: see docs/decisions/0005.
     """
     if name == "auto":
         name = "cpu"
     if name not in ENGINES:
         raise DeviceError(f"unknown engine {name!r}: auto, {', '.join(ENGINES)}")
     if device is not None and name not in WITH_DEVICES:
-        raise DeviceError(f"engine {name} has no devices to choose from: use `engine=\"cuda\"`")
-    module, _, attribute = ENGINES[name].partition(":")
+        raise DeviceError(f'engine {name} has no devices to choose from: use `engine="cuda"`')
+    make = _maker(name)
+    return make(threads, device) if name in WITH_DEVICES else make(threads)
+
+
+def _maker(name: str) -> Callable[..., Engine]:
+    """What makes an engine, imported if need be."""
+    maker = ENGINES[name]
+    if callable(maker):
+        return maker
+    module, _, attribute = maker.partition(":")
     try:
-        make: Callable[..., Engine] = getattr(importlib.import_module(module), attribute)
+        found: Callable[..., Engine] = getattr(importlib.import_module(module), attribute)
     except ImportError as error:
         raise DeviceError(
             f"engine {name} cannot be loaded ({error}): "
             "pip install 'spdnn[cuda13]' or 'spdnn[cuda12]'"
         ) from error
-    return make(threads, device) if name in WITH_DEVICES else make(threads)
+    return found
 
 
 def choose_mode(engine: Engine, mode: str = "auto") -> str:
-    """Return the mode to run: `mode` itself, or for "auto" the best that the engine has.
+    """Return the mode to run.
+
+    Parameters
+    ----------
+    engine : Engine
+        The engine that is to run it.
+    mode : str
+        One of its modes, or "auto" for the best of them.
 
     Raises
     ------

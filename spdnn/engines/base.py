@@ -1,4 +1,10 @@
-"""The face that all engines share."""
+"""What all engines have in common: their protocols, and what a run gives back.
+
+Every engine has the methods of `Engine`. What only some engines can do is a protocol of its own:
+`Resumable`, `Calibrated`, `Keepable`, `Tunable`, `Scoring`. A caller asks for it with
+``isinstance``. Each of these protocols has a member that `Engine` does not have, since
+``isinstance`` looks at names and not at signatures.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,13 +17,16 @@ from spdnn.engines.state import State
 from spdnn.errors import DataError
 from spdnn.features import Features
 from spdnn.network import Network
+from spdnn.plan.work import Work
 
 Progress = Callable[[float], None]
 """Called now and then with the fraction of the work done, 0 to 1, from any thread."""
 
+Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
+"""A value that can be written as JSON."""
 
-NO_FACTS: Mapping[str, Any] = {}
-"""Of engines that run any plan of theirs."""
+Widths = tuple[int, int]
+"""Features of a tile in the first segment of a run, and in the later segments."""
 
 
 class DeviceSeconds(NamedTuple):
@@ -26,9 +35,9 @@ class DeviceSeconds(NamedTuple):
     Attributes
     ----------
     kernels : float
-        Stages, from their first kernel to their last; gaps between kernels count.
+        From the first kernel to the last one; gaps between kernels count.
     copies : float
-        Weights and inputs that did not fit before; they overlap with kernels.
+        Copying weights and inputs that did not fit before. Copies overlap with kernels.
     """
 
     kernels: float
@@ -44,18 +53,19 @@ class Output:
     live : ndarray, shape (n_live,), int64
         The features (0-based, ascending) that are live after the last layer.
     n_live : ndarray, shape (n_layers,), int64
-        Live features after each layer; like all counts 0 for layers that were not run.
+        Live features after each layer. Like all counts it is 0 for layers that were not run.
     n_distinct : ndarray, shape (n_layers,), int64
-        Those of them that were carried after each layer: the others are equal to one of them.
+        How many live features were carried after each layer. Each of the others is equal to one
+        of these.
     edges_evaluated : ndarray, shape (n_layers,), int64
-        Edges of each layer times the features it was evaluated for.
+        Edges of each layer times the features that it was evaluated for.
     activations : ndarray, shape (n_live, n_outputs), or None
-        Activations of the live features after the last layer, where they were asked for.
+        Activations of the live features after the last layer, if they were asked for.
     state : State or None
-        Where the run stopped before the last layer: what goes on from there. `live` are then
-        the features in it.
+        The features where the run has stopped, if that is before the last layer. A later run
+        can start from it. `live` then holds the features of the state.
     device_seconds : DeviceSeconds or None
-        Of engines that run on a device of their own.
+        Only from engines that run on a device of their own.
     """
 
     live: npt.NDArray[np.int64]
@@ -67,95 +77,131 @@ class Output:
     device_seconds: DeviceSeconds | None = None
 
 
+class Plan(Protocol):
+    """What every engine's plan tells; the rest of a plan is the engine's own.
+
+    Attributes
+    ----------
+    mode : str
+        The mode that the network was planned for.
+    n_layers : int
+        Number of layers.
+    work : Work or None
+        What is computed for a feature; None if the plan computes the network as it is.
+    """
+
+    @property
+    def mode(self) -> str:
+        """The mode that the network was planned for."""
+
+    @property
+    def n_layers(self) -> int:
+        """Number of layers."""
+
+    @property
+    def work(self) -> Work | None:
+        """What is computed for a feature; None if the plan computes the network as it is."""
+
+
+class KeepablePlan(Plan, Protocol):
+    """A plan that can be written to a file."""
+
+    def to_parts(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+        """All of the plan: facts that are ready for JSON, and arrays by name."""
+
+
 class Engine(Protocol):
     """Plans networks and runs features through plans. It knows no files and no MPI.
+
+    An engine is a value that does not change. Only its threads, or what it holds on its device,
+    come and go.
 
     Attributes
     ----------
     name : str
+        The name by which `spdnn.engines.make_engine` makes it.
     modes : tuple of str
-        The last is the best.
+        Its modes; the last one is the best.
     threads : int
-    stops : bool
-        Whether `run` can stop between layers, and go on from there.
-    plan_class : type or None
-        Of its plans, with `to_parts` and `from_parts`, where they can be kept in a file.
-    plan_facts : mapping
-        What a plan must have been made for, beside a network and a mode, for this engine to run
-        it; ready for JSON.
-    tuning : object
-        What was measured of this machine and shapes plans, ready for JSON. It may be set to
-        another process's before planning: plans of the same network are then equal.
-    shapes : object
-        What runs are cut into, of `shape_choices`, ready for JSON; no result depends on it. It may
-        be set for the plan that is run next; None is the engine's own choice.
+        Threads that a run may use.
     """
 
-    name: str
-    modes: tuple[str, ...]
-    threads: int
-    stops: bool
-    plan_class: Any
-    plan_facts: Mapping[str, Any]
-    tuning: Any
-    shapes: Any
+    @property
+    def name(self) -> str:
+        """The name by which `spdnn.engines.make_engine` makes it."""
 
     @property
-    def shape_choices(self) -> Callable[[Any, int], Sequence[Sequence[int]]] | None:
-        """What may be tried as `shapes` to run a plan on so many features; None if nothing may.
+    def modes(self) -> tuple[str, ...]:
+        """Its modes; the last one is the best."""
 
-        For each of the shapes the numbers that are worth a trial, the engine's own choice first.
-        """
+    @property
+    def threads(self) -> int:
+        """Threads that a run may use."""
 
     def compile(self, network: Network) -> None:
-        """Compile what planning and running this network need, or load it from the cache."""
+        """Compile what planning and running this network need, or load it from the cache.
 
-    def plan(self, network: Network, mode: str) -> Any:
+        Parameters
+        ----------
+        network : Network
+            Only its sizes matter.
+        """
+
+    def plan(self, network: Network, mode: str) -> Plan:
         """Make everything that depends on the weights alone.
+
+        Parameters
+        ----------
+        network : Network
+            The network; its layers are read once, in order.
+        mode : str
+            One of `modes`.
 
         Raises
         ------
-        PlanError, DeviceError
-            If there can be no such plan, or it does not fit into memory.
+        PlanError
+            If the engine has no such mode, or the network cannot be planned.
+        DeviceError
+            If the plan does not fit into memory.
         """
 
-    def close(self) -> None:
-        """TEMP"""
-
     def load(self, plan: Any, features: Features) -> Any:
-        """Bring features into the form, and to the place, that this engine runs from.
+        """Bring features into the form, and to the place, from which this engine runs.
 
-        A plan's weights, too, where the engine runs elsewhere. That is part of what an engine
-        is fed with, like reading, and timed apart.
+        An engine that runs on a device also takes the plan's weights there. Loading is part of
+        feeding the engine, like reading, and is timed apart from inference.
+
+        Parameters
+        ----------
+        plan : Plan
+            A plan of this engine.
+        features : Features
+            As many neurons as the network has inputs.
 
         Raises
         ------
         DeviceError
-            If they do not fit into memory.
+            If the features do not fit into memory.
         """
 
     def run(
         self,
         plan: Any,
-        start: Any,
+        loaded: Any,
         *,
-        until: int | None = None,
         activations: bool = False,
         progress: Progress | None = None,
     ) -> Output:
-        """Run features through a plan of this engine.
+        """Run features through all layers.
 
         Parameters
         ----------
-        plan : object
-            As `plan` gave it.
-        start : object or State
-            Features as `load` gave them; or where an earlier run of an equal plan has stopped.
-        until : int, optional
-            Layers after which to stop, more than `start` has passed; all where not given.
-            Results do not depend, bit for bit, on where a run has stopped.
+        plan : Plan
+            A plan of this engine.
+        loaded : object
+            Features as `load` gave them for this plan.
         activations : bool
-            Whether those after the last layer are wanted.
+            Whether the output has the activations after the last layer.
         progress : callable, optional
             Called with the fraction done of what is to be run.
 
@@ -164,28 +210,22 @@ class Engine(Protocol):
         DeviceError
             If the work does not fit into memory.
         OverflowingError
-            If activations after the last layer are not finite, or an earlier layer's without a
-            cap were not, so that results would be wrong.
+            If activations after the last layer are not finite. Activations of an earlier layer
+            that has no cap count, too, since they would make later ones wrong.
+        """
+
+    def close(self) -> None:
+        """Give back threads and device memory. It may be called twice.
+
+        The engine can still be used: what a later call needs is taken again.
         """
 
 
-class Plan(Protocol):
-    """TEMP"""
-
-    mode: str
-    n_layers: int
-
-    @property
-    def work(self) -> Any: ...
-
-
 @runtime_checkable
-class Resumable(Protocol):
-    """TEMP"""
+class Resumable(Engine, Protocol):
+    """An engine that can stop between layers, and go on from there."""
 
-    resumes: bool
-
-    def run(
+    def run_part(
         self,
         plan: Any,
         start: Any,
@@ -193,33 +233,165 @@ class Resumable(Protocol):
         until: int | None = None,
         activations: bool = False,
         progress: Progress | None = None,
-    ) -> Output: ...
+    ) -> Output:
+        """Run features through some layers, or from where an earlier run has stopped.
+
+        The result does not depend, bit for bit, on where a run has stopped.
+
+        Parameters
+        ----------
+        plan : Plan
+            A plan of this engine.
+        start : object or State
+            Features as `load` gave them, or the state in which a run of an equal plan has stopped.
+        until : int, optional
+            Number of layers after which to stop, more than `start` has passed. By default the
+            run goes through all layers.
+        activations : bool
+            Whether the output has the activations after the last layer.
+        progress : callable, optional
+            Called with the fraction done of what is to be run.
+
+        Raises
+        ------
+        DeviceError, OverflowingError
+            As `Engine.run`.
+        """
 
 
 @runtime_checkable
-class Calibrated(Protocol):
-    """TEMP"""
+class Calibrated(Engine, Protocol):
+    """An engine whose plans depend on what it has measured of its machine.
 
-    costs: Any
+    Attributes
+    ----------
+    costs : JSON value
+        What was measured. Engines of equal costs make equal plans of the same network.
+    """
 
-    def with_costs(self, costs: Any) -> Self: ...
+    @property
+    def costs(self) -> Json:
+        """What was measured, ready for JSON; it is measured when it is first asked for."""
+
+    def with_costs(self, costs: Json) -> Self:
+        """Return the same engine with other costs, for instance those of another machine.
+
+        Parameters
+        ----------
+        costs : JSON value
+            The `costs` of an engine of this kind.
+
+        Raises
+        ------
+        PlanError
+            If these are not the costs of such an engine.
+        """
 
 
 @runtime_checkable
-class Tunable(Protocol):
-    """TEMP"""
+class Keepable(Engine, Protocol):
+    """An engine whose plans can be written to files.
 
-    widths: Any
+    Attributes
+    ----------
+    plan_facts : mapping
+        What, beside a network and a mode, a plan must have been made for; ready for JSON. The
+        engine can run a kept plan only if these facts are equal.
+    """
 
-    def width_choices(self, plan: Any, n_features: int) -> Sequence[Sequence[int]]: ...
-    def with_widths(self, widths: Any) -> Self: ...
+    @property
+    def plan_facts(self) -> Mapping[str, Json]:
+        """What, beside a network and a mode, a plan must have been made for."""
+
+    def plan(self, network: Network, mode: str) -> KeepablePlan:
+        """Make a plan; see `Engine.plan`."""
+
+    def plan_from_parts(
+        self, facts: Mapping[str, Any], array: Callable[[str], npt.NDArray[Any]]
+    ) -> KeepablePlan:
+        """Put together a plan that `to_parts` took apart.
+
+        Parameters
+        ----------
+        facts : mapping
+            The plan's facts.
+        array : callable
+            Gives an array of the plan by its name.
+
+        Raises
+        ------
+        KeyError, TypeError
+            If a part is missing or of another kind.
+        """
 
 
 @runtime_checkable
-class Scoring(Protocol):
-    """TEMP"""
+class Tunable(Engine, Protocol):
+    """An engine that cuts runs into tiles, of which different widths may be tried.
 
-    def scores(self, plan: Any, inputs: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]: ...
+    No result depends on the widths.
+
+    Attributes
+    ----------
+    widths : tuple of int, or None
+        Features of a tile in the first segment and in the later ones; None if the engine chooses
+        them for each plan.
+    """
+
+    @property
+    def widths(self) -> Widths | None:
+        """Features of a tile in the first segment and in the later ones."""
+
+    def width_choices(self, plan: Any, n_features: int) -> Sequence[Sequence[int]]:
+        """Widths that are worth a trial, for each of the two; the engine's own choice is first.
+
+        Parameters
+        ----------
+        plan : Plan
+            A plan of this engine.
+        n_features : int
+            Features that are to be run.
+        """
+
+    def with_widths(self, widths: Sequence[int] | None) -> Self:
+        """Return the same engine with other widths.
+
+        Parameters
+        ----------
+        widths : sequence of int, or None
+            The two widths; None for the engine's own choice.
+
+        Raises
+        ------
+        PlanError
+            If the engine has no such tiles.
+        """
+
+
+@runtime_checkable
+class Scoring(Engine, Protocol):
+    """An engine that takes dense inputs and gives dense activations."""
+
+    def scores(self, plan: Any, inputs: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Compute the activations of all features after the last layer.
+
+        Parameters
+        ----------
+        plan : Plan
+            A plan of this engine.
+        inputs : ndarray, shape (n_features, n_inputs), float32
+            In C order.
+
+        Returns
+        -------
+        ndarray, shape (n_features, n_outputs), float32
+            The same bits as the activations of `Engine.run`; zeros for features that are not live.
+
+        Raises
+        ------
+        DeviceError, OverflowingError
+            As `Engine.run`.
+        """
 
 
 class OverflowingError(DataError):
@@ -246,7 +418,9 @@ def count_edges(
     may_drop: Sequence[bool] | npt.NDArray[Any],
     layer_edges: Sequence[int],
 ) -> npt.NDArray[np.int64]:
-    """Edges evaluated a layer: for the live features only, where others may be dropped.
+    """Count the edges that are evaluated in each layer.
+
+    Where dead features may be dropped, a layer is evaluated for the live ones only.
 
     Parameters
     ----------
@@ -257,6 +431,11 @@ def count_edges(
     may_drop : sequence of bool, length n_layers
         Whether dead features are dropped after each layer.
     layer_edges : sequence of int, length n_layers
+        Edges of each layer.
+
+    Returns
+    -------
+    ndarray, shape (n_layers,), int64
     """
     edges = np.empty_like(n_live)
     n_entering = n_features

@@ -5,62 +5,81 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.sparse as sp
 
-from spdnn.engines.base import NO_FACTS, Output, OverflowingError, Progress, count_edges
+from spdnn.engines.base import Output, OverflowingError, Progress, count_edges
 from spdnn.engines.state import State
 from spdnn.errors import PlanError
 from spdnn.features import Features
 from spdnn.network import Layer, Network, may_drop_after
+from spdnn.plan.work import Work
 
 
 @dataclass(frozen=True)
 class ReferencePlan:
-    """The network itself; its weights are widened layer by layer as they are used."""
+    """The network itself. Its weights are converted to float64 layer by layer as they are used.
+
+    Attributes
+    ----------
+    network : Network
+        The network.
+    mode : str
+        Always "edges".
+    """
 
     network: Network
     mode: str = "edges"
 
-    work = None
-
     @property
     def n_layers(self) -> int:
-        """TEMP"""
+        """Number of layers."""
         return self.network.n_layers
+
+    @property
+    def work(self) -> Work | None:
+        """None: the network is computed as it is."""
+        return None
 
 
 class ReferenceEngine:
-    """``Y <- min(max(Y W + b, 0), ymax)`` with scipy's sparse matrices in float64."""
+    """``Y <- min(max(Y W + b, 0), ymax)`` with scipy's sparse matrices in float64.
+
+    Parameters
+    ----------
+    threads : int, optional
+        Not used: scipy takes one thread.
+    """
 
     name = "scipy"
     modes = ("edges",)
-    stops = True
-    plan_class = None
-    plan_facts = NO_FACTS
-    tuning = None
-    shapes = None
-    shape_choices = None
+    threads = 1
 
     def __init__(self, threads: int | None = None) -> None:
-        self.threads = 1
-
-    resumes = True
-
-    def close(self) -> None:
-        """TEMP"""
+        pass
 
     def compile(self, network: Network) -> None:
-        """Nothing to compile."""
+        """Do nothing: nothing is compiled."""
 
     def plan(self, network: Network, mode: str) -> ReferencePlan:
-        """Nothing to do but to remember the network."""
+        """Remember the network."""
         if mode not in self.modes:
             raise PlanError(f"the reference has no mode {mode}")
         return ReferencePlan(network)
 
     def load(self, plan: ReferencePlan, features: Features) -> Features:
-        """Return them: they are taken as they are."""
+        """Return the features as they are."""
         return features
 
     def run(
+        self,
+        plan: ReferencePlan,
+        loaded: Features,
+        *,
+        activations: bool = False,
+        progress: Progress | None = None,
+    ) -> Output:
+        """Run features through all layers; see `spdnn.engines.base.Engine`."""
+        return self.run_part(plan, loaded, activations=activations, progress=progress)
+
+    def run_part(
         self,
         plan: ReferencePlan,
         start: Features | State,
@@ -69,7 +88,10 @@ class ReferenceEngine:
         activations: bool = False,
         progress: Progress | None = None,
     ) -> Output:
-        """Run all features through layers; none is dropped before a stop, dead ones are empty."""
+        """Run features through some layers; see `spdnn.engines.base.Resumable`.
+
+        No feature is dropped before the end: dead features are empty rows.
+        """
         network = plan.network
         if isinstance(start, State):
             y = sp.csr_array(start.activations[start.rows])
@@ -99,12 +121,29 @@ class ReferenceEngine:
         wanted = y[kept].toarray() if activations and state is None else None
         return Output(ids[kept], n_live, n_live, edges, wanted, state)
 
+    def close(self) -> None:
+        """Do nothing: nothing is held."""
+
 
 def next_features(y: sp.csr_array, layer: Layer) -> sp.csr_array:
-    """One layer: features x inputs to features x outputs, float64, no stored zeros.
+    """Compute one layer.
 
-    The challenge's rule adds the bias only where ``Y W`` is not zero, which are the
-    stored entries once zeros are removed.
+    Parameters
+    ----------
+    y : csr_array, shape (n_features, n_inputs), float64
+        Activations before the layer.
+    layer : Layer
+        The layer.
+
+    Returns
+    -------
+    csr_array, shape (n_features, n_outputs), float64
+        Activations after the layer, without stored zeros.
+
+    Notes
+    -----
+    The challenge's rule adds the bias only where ``Y W`` is not zero. These are the stored
+    entries once zeros are removed.
     """
     z = y @ layer.weights.astype(np.float64)
     bias = np.broadcast_to(layer.bias.astype(np.float64), layer.n_outputs)
@@ -115,7 +154,7 @@ def next_features(y: sp.csr_array, layer: Layer) -> sp.csr_array:
         z.data += bias[z.indices]
     if layer.ymax is None:
         with np.errstate(invalid="ignore"):
-            z.data += 0 * z.data  # NaN where a sum is not finite: nothing after it may hide it
+            z.data += 0 * z.data  # NaN if a sum is not finite, so that no later layer hides it
     if layer.activation == "relu":
         z.data = np.clip(z.data, 0.0, layer.ymax)
     z.eliminate_zeros()

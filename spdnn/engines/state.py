@@ -1,4 +1,4 @@
-"""A run between two layers, as a plain value: it can be kept, moved, joined and gone on with."""
+"""A run between two layers, as a plain value that can be kept, moved, joined and resumed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,18 +10,19 @@ import numpy.typing as npt
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """Features that have passed some layers; equal ones may share their activations.
+    """Features that have passed some layers. Equal features may share their activations.
 
     Attributes
     ----------
     layer : int
-        Layers that they have passed.
+        Layers that the features have passed.
     ids : ndarray, shape (n_features,), int64
-        The features that go on, ascending: those that are live or may not be dropped.
+        The features that go on, ascending: those that are live, or may not be dropped.
     rows : ndarray, shape (n_features,), int64
-        Where in `activations` each one's are.
+        The row of `activations` that belongs to each feature.
     activations : ndarray, shape (n_carried, n_neurons), float32 or float64
-        In the order in which the plan has the layer's outputs. Every row is some feature's.
+        Activations after the layer, in the order that the plan gives its outputs. Every row
+        belongs to at least one feature.
     """
 
     layer: int
@@ -31,7 +32,7 @@ class State:
 
     @property
     def n_carried(self) -> int:
-        """Number of rows: what the next layer is evaluated for."""
+        """Number of rows: the features that the next layer is evaluated for."""
         return int(self.activations.shape[0])
 
     def stands_for(self) -> npt.NDArray[np.int64]:
@@ -39,7 +40,12 @@ class State:
         return np.bincount(self.rows, minlength=self.n_carried)
 
     def take(self, rows: npt.NDArray[np.int64]) -> "State":
-        """Return the named rows, in that order, and the features that they stand for.
+        """Return some rows, in the order given, and the features that they stand for.
+
+        Parameters
+        ----------
+        rows : ndarray, shape (n_rows,), int64
+            Numbers of rows, each at most once.
 
         Examples
         --------
@@ -56,9 +62,9 @@ class State:
         )
 
     def merged(self) -> "State":
-        """Let each set of equal rows become one: its first. Zeros of either sign are equal."""
+        """Return a state in which only the first of equal rows is left. -0.0 equals 0.0."""
         first: dict[bytes, int] = {}
-        # Hashes propose, values decide: that is what a dict does.
+        # A dict compares the values themselves if their hashes are equal.
         stand_in = [
             first.setdefault((row + 0.0).tobytes(), number)
             for number, row in enumerate(self.activations)
@@ -71,7 +77,13 @@ class State:
 
 
 def joined(states: Sequence[State]) -> State:
-    """Put states after the same layer, each of other features, together."""
+    """Put several states together.
+
+    Parameters
+    ----------
+    states : sequence of State
+        At least one. All are after the same layer, and no feature is in two of them.
+    """
     starts = np.cumsum([0, *(state.n_carried for state in states)])
     ids = np.concatenate([state.ids for state in states])
     rows = np.concatenate(

@@ -227,7 +227,7 @@ class Course:
         try:
             if until < self._n_layers or isinstance(start, State):
                 assert isinstance(self._engine, Resumable)  # no other engine is asked to stop
-                output = self._engine.run(
+                output = self._engine.run_part(
                     self._plan, start, until=until, activations=activations, progress=report
                 )
             else:

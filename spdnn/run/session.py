@@ -412,9 +412,7 @@ class Session:
         """Ask for the memory of live features' activations, and then of the scores of all."""
         n_bytes = 2 * n_features * self._structure.n_outputs * np.dtype(np.float32).itemsize
         if n_bytes > WORTH_ASKING:
-            require_bytes(
-                n_bytes, f"scores of {n_features} features", "take fewer `features`"
-            )
+            require_bytes(n_bytes, f"scores of {n_features} features", "take fewer `features`")
 
     def save_plan(self, path: str | os.PathLike[str]) -> None:
         """Write the plan to a file, for `Session(network, plan=path)`.

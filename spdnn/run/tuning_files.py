@@ -1,4 +1,4 @@
-"""Shapes in files: what an engine cuts runs into, measured once and taken from there from then on.
+"""Widths of tiles in files: measured once, and taken from there from then on.
 
 Branches that were fused are one network here: their tiles are tuned for all of them together.
 """
@@ -10,7 +10,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from spdnn.engines.base import Engine
+from spdnn.engines.base import Engine, Plan, Tunable, Widths
 from spdnn.errors import DataError, PlanError
 from spdnn.features import Features
 from spdnn.io.files import DAMAGE, require_file, whole_file
@@ -45,8 +45,6 @@ TILES = 4
 LEAST_SAMPLE = 16
 """Features that are run first."""
 
-Shapes = tuple[int, ...]
-
 
 def require_tunable(engine: Engine, path: Path, ranks: int = 1) -> None:
     """Refuse, before any work, what cannot be tuned, or kept in that file.
@@ -54,7 +52,7 @@ def require_tunable(engine: Engine, path: Path, ranks: int = 1) -> None:
     Raises
     ------
     PlanError
-        If the engine has no shapes to tune, or several ranks are to run.
+        If the engine has no tiles to tune, or several ranks are to run.
     DataError
         If the file is there and no tuning file.
     """
@@ -62,26 +60,26 @@ def require_tunable(engine: Engine, path: Path, ranks: int = 1) -> None:
         raise PlanError(
             "only a process by itself can be tuned: leave out `tuning`, or the launcher"
         )
-    if engine.shape_choices is None:
-        raise PlanError(f"engine {engine.name} has no shapes that could be tuned")
+    if not isinstance(engine, Tunable):
+        raise PlanError(f"engine {engine.name} has no tiles that could be tuned")
     _read(path)
 
 
 def tune(
-    engine: Engine, network: Network, mode: str, plan: Any, features: Features, path: Path
+    engine: Engine, network: Network, mode: str, plan: Plan, features: Features, path: Path
 ) -> Engine:
-    """Set the shapes of an engine: from a file, or measured, and kept there.
+    """Return the engine with widths of tiles from a file, or measured, and kept there.
 
     An entry is for one network, engine, mode, number of threads, machine, and number of
-    features: up to the next power of two. Whatever the shapes are, results are the same.
+    features: up to the next power of two. Whatever the widths are, results are the same.
 
     Parameters
     ----------
     engine : Engine
-        One with `shape_choices`.
+        A `Tunable` one; another one is returned as it is.
     network : Network
     mode : str
-    plan : object
+    plan : Plan
         The engine's plan of the network in this mode.
     features : Features
         A sample of them is run, for a few seconds at most; of none, nothing is tuned.
@@ -93,7 +91,7 @@ def tune(
     DataError
         If the file is there and no tuning file, or cannot be written.
     """
-    if features.n_features == 0:
+    if features.n_features == 0 or not isinstance(engine, Tunable):
         return engine
     n_features = 1 << (features.n_features - 1).bit_length()
     wanted = {
@@ -108,25 +106,24 @@ def tune(
     kept = [entry["shapes"] for entry in _read(path) if entry["for"] == wanted]
     if kept:
         try:
-            engine.shapes = kept[0]
+            return engine.with_widths(kept[0])
         except PlanError as error:
             raise DataError(f"{path}: damaged tuning file ({error})") from error
-        return engine
-    engine.shapes = list(_search(engine, plan, features, n_features))
+    widths = _search(engine, plan, features, n_features)
     # Read anew: another process may have added to it meanwhile.
-    entries = [*_read(path), {"for": wanted, "shapes": engine.shapes}]
+    entries = [*_read(path), {"for": wanted, "shapes": list(widths)}]
     text = json.dumps({"spdnn": "tuning", "version": VERSION, "entries": entries}, indent=1)
     with whole_file(path) as file:
         file.write(text.encode() + b"\n")
-    return engine
+    return engine.with_widths(widths)
 
 
 def _machine() -> dict[str, Any]:
-    """What of this machine shapes depend on."""
+    """What of this machine the widths depend on."""
     # Numba's vectors are set up with the engine that needs them, not when the package is imported.
-    from spdnn.engines.cpu.kernels.vectors import VECTOR_SHAPE
+    from spdnn.engines.cpu.kernels.vectors import REGISTER_TILE
 
-    return {"cpu": cpu_model(), "vectors": VECTOR_SHAPE, "l2": l2_bytes()}
+    return {"cpu": cpu_model(), "vectors": REGISTER_TILE, "l2": l2_bytes()}
 
 
 def _read(path: Path) -> list[dict[str, Any]]:
@@ -162,10 +159,10 @@ def _is_entry(entry: Any) -> bool:
     )
 
 
-def _search(engine: Engine, plan: Any, features: Features, n_features: int) -> Shapes:
-    """The quickest shapes, found one after the other from the engine's own; they win ties."""
-    assert engine.shape_choices is not None
-    own = tuple(choice[0] for choice in engine.shape_choices(plan, n_features))
+def _search(engine: Tunable, plan: Plan, features: Features, n_features: int) -> Widths:
+    """The quickest widths, found one after the other from the engine's own; they win ties."""
+    first, later = engine.width_choices(plan, n_features)
+    own = first[0], later[0]
     trials = _Trials(engine, plan, own)
     n_tiles = TILES * engine.threads
     n_sample = trials.take_sample(features, n_tiles * max(own))
@@ -173,18 +170,17 @@ def _search(engine: Engine, plan: Any, features: Features, n_features: int) -> S
         n_features = n_sample // n_tiles
         if n_features < max(own):
             return own
-    best = own
-    for place, choices in enumerate(engine.shape_choices(plan, n_features)):
-        others = [(*best[:place], choice, *best[place + 1 :]) for choice in choices]
-        best = trials.quickest([best, *(other for other in others if other != best)])
+    first, later = engine.width_choices(plan, n_features)
+    best = trials.quickest([own, *((width, own[1]) for width in first if width != own[0])])
+    best = trials.quickest([best, *((best[0], width) for width in later if width != best[1])])
     # Of many trials one may be the quickest by luck: the two are measured once more.
     return trials.quickest([own, best]) if best != own else own
 
 
 class _Trials:
-    """Timed runs of a sample of features with different shapes."""
+    """Timed runs of a sample of features with different widths."""
 
-    def __init__(self, engine: Engine, plan: Any, own: Shapes) -> None:
+    def __init__(self, engine: Tunable, plan: Plan, own: Widths) -> None:
         self._engine = engine
         self._plan = plan
         self._own = own
@@ -206,15 +202,15 @@ class _Trials:
                 return sample.n_features
             step = -(-step // 2)
 
-    def _seconds(self, shapes: Shapes) -> float:
-        self._engine.shapes = list(shapes)
+    def _seconds(self, widths: Widths) -> float:
+        engine = self._engine.with_widths(widths)
         started = perf_counter()
-        self._engine.run(self._plan, self._loaded)
+        engine.run(self._plan, self._loaded)
         return perf_counter() - started
 
-    def quickest(self, trials: Sequence[Shapes]) -> Shapes:
-        """The quickest of some shapes; the first, unless another is clearly better."""
-        seconds: dict[Shapes, list[float]] = {trial: [] for trial in trials}
+    def quickest(self, trials: Sequence[Widths]) -> Widths:
+        """The quickest of some widths; the first, unless another is clearly better."""
+        seconds: dict[Widths, list[float]] = {trial: [] for trial in trials}
         going = list(trials)
         for number in range(ROUNDS):
             first = number % len(going)  # each comes behind others than before

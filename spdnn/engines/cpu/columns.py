@@ -1,4 +1,4 @@
-"""Features between two stages: columns of activations, wherever they lie in memory."""
+"""Features between two segments: columns of activations, wherever they are in memory."""
 
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -11,24 +11,24 @@ from spdnn.engines.cpu.kernels.tile import gather_rows
 from spdnn.engines.cpu.kernels.vectors import LANES
 
 ROWS = 1024
-"""Features whose activations a thread copies at a time."""
+"""Features whose activations one task copies."""
 
 
 @dataclass(eq=False)
 class Columns:
-    """Some features and where their activations are.
+    """Some features, and where their activations are.
 
     Attributes
     ----------
-    ids, stands_for : ndarray, int64
+    ids, stands_for : ndarray, shape (n_features,), int64
         The features' numbers, and how many features each stands for.
-    addresses, strides : ndarray, int64
-        Where each one's first activation stands in memory, and how many bytes lie from one to the
-        next. Behind the last, some bytes more may be read.
-    codes : ndarray, uint64
-        A hash of each one's activations; empty where none was taken.
+    addresses, strides : ndarray, shape (n_features,), int64
+        The address of each feature's first activation, and the bytes from one activation to the
+        next. Up to 60 bytes behind the last activation may be read.
+    codes : ndarray, shape (n_features,), uint64
+        A hash of each feature's activations; empty if none were taken.
     memory : list of ndarray
-        What the addresses point into, kept alive.
+        The arrays that the addresses point into, kept alive.
     """
 
     ids: npt.NDArray[np.int64]
@@ -49,7 +49,7 @@ class Columns:
         return sum(array.nbytes for array in self.memory)
 
     def take(self, which: npt.NDArray[np.bool_]) -> "Columns":
-        """Those of the features that are marked."""
+        """Return the features that are marked, with the same memory."""
         codes = self.codes[which] if self.codes.size else self.codes
         return Columns(
             self.ids[which],
@@ -63,15 +63,16 @@ class Columns:
     def rows(
         self, which: npt.NDArray[np.int64], position: npt.NDArray[np.int32], pool: Executor
     ) -> npt.NDArray[np.float32]:
-        """Activations of some features, of the neurons at some positions.
+        """Copy the activations of some features, at some positions, into rows.
 
         Parameters
         ----------
         which : ndarray, shape (n_rows,), int64
-            Places of the features among these; one may be there more than once.
+            Places of the features among these; a feature may be named more than once.
         position : ndarray, shape (n_neurons,), int32
+            Which of a feature's activations are copied, in this order.
         pool : Executor
-            Whose threads copy.
+            Its threads copy.
 
         Returns
         -------
@@ -89,7 +90,15 @@ class Columns:
 
 
 def from_rows(rows: npt.NDArray[np.float32], stands_for: npt.NDArray[np.int64]) -> Columns:
-    """Features numbered from 0, from activations of shape (n_features, n_neurons)."""
+    """Make columns of features that are numbered from 0.
+
+    Parameters
+    ----------
+    rows : ndarray, shape (n_features, n_neurons), float32
+        Their activations, which are copied.
+    stands_for : ndarray, shape (n_features,), int64
+        How many features each stands for.
+    """
     n_features, n_neurons = rows.shape
     numbers = np.empty(n_features * n_neurons + LANES, dtype=np.float32)
     numbers[: n_features * n_neurons].reshape(n_neurons, n_features)[:] = rows.T
@@ -105,7 +114,9 @@ def from_rows(rows: npt.NDArray[np.float32], stands_for: npt.NDArray[np.int64]) 
 
 
 def joined(parts: list[Columns]) -> Columns:
-    """All features of several, in order; their hashes, where all have them."""
+    """Put several columns together, in order; hashes are kept if all features have them."""
+    if len(parts) == 1:
+        return parts[0]
     parts = parts or [from_rows(np.empty((0, 0), np.float32), np.empty(0, np.int64))]
     ids, stands_for, addresses, strides, codes = (
         np.concatenate([getattr(part, name) for part in parts])
@@ -117,13 +128,8 @@ def joined(parts: list[Columns]) -> Columns:
     return Columns(ids, stands_for, addresses, strides, codes, memory)
 
 
-def lanes_for(n_features: int) -> int:
-    """Lanes that hold so many features: the next multiple of the kernels' lanes."""
-    return -(-n_features // LANES) * LANES
-
-
 def aligned_empty(size: int) -> npt.NDArray[np.float32]:
-    """Uninitialised float32 numbers that begin at a multiple of 64 bytes: of a cache line."""
+    """Make an uninitialised float32 array that begins at a multiple of 64 bytes, a cache line."""
     longer = np.empty(size + 16, dtype=np.float32)
     first = -longer.ctypes.data % 64 // 4
     return longer[first : first + size]

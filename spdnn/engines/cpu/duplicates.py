@@ -1,7 +1,8 @@
-"""Features that have become equal: one is carried, and stands for the others.
+"""Features that have become equal: one of them is carried, and stands for the others.
 
-Equal activations stay equal, so that a feature equal to another one need not be computed again.
-Hashes propose, values decide. Looking backs off where it finds nothing, and comes back later.
+Equal activations stay equal, so a feature that equals another one need not be computed again.
+Features of equal hashes are compared number by number. If nothing is found, the engine looks less
+often.
 """
 
 from concurrent.futures import Executor
@@ -14,15 +15,16 @@ from spdnn.engines.cpu.kernels.equal import confirm, propose
 from spdnn.engines.looks import Looks, expand_stand_ins
 
 CONFIRMED_AT_ONCE = 1 << 18
-"""Activations of features that a thread compares at a time, at least."""
+"""Activations that one task compares, or those of one feature if these are more."""
 
 
 class Duplicates(Looks):
-    """Who stands for whom, among features numbered from 0.
+    """Which features stand for which, among features that are numbered from 0.
 
     Parameters
     ----------
     n_features : int
+        Number of features.
     """
 
     def __init__(self, n_features: int) -> None:
@@ -30,9 +32,21 @@ class Duplicates(Looks):
         self._stand_in = np.arange(n_features, dtype=np.int64)
 
     def merge(self, columns: Columns, n_neurons: int, pool: Executor) -> Columns:
-        """Merge equal features among those given, which have hashes.
+        """Merge equal features.
 
-        Returns those that stay carried: of equal ones the first, which stands for all.
+        Parameters
+        ----------
+        columns : Columns
+            The features, with hashes.
+        n_neurons : int
+            Activations of each feature.
+        pool : Executor
+            Its threads compare features.
+
+        Returns
+        -------
+        Columns
+            The features that stay carried: the first one of equal features stands for all of them.
         """
         first = propose(columns.codes)
         candidates = np.flatnonzero(first != np.arange(first.size))
@@ -54,11 +68,19 @@ class Duplicates(Looks):
         return columns.take(is_carried)
 
     def let_stand(self, ids: npt.NDArray[np.int64], stand_in: int | npt.NDArray[np.int64]) -> None:
-        """Let features be represented by others, which are carried, or at rest."""
+        """Let other features, which are carried or at rest, stand for some features.
+
+        Parameters
+        ----------
+        ids : ndarray, int64
+            Features that are carried no further.
+        stand_in : int or ndarray, int64
+            The feature that stands for each of them, or for all of them.
+        """
         self._stand_in[ids] = stand_in
 
     def expand(
         self, carried: npt.NDArray[np.int64]
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """All features that the carried ones stand for; see `expand_stand_ins`."""
+        """Find all features that carried features stand for; see `expand_stand_ins`."""
         return expand_stand_ins(self._stand_in, carried)

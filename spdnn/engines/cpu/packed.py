@@ -1,4 +1,4 @@
-"""Features whose values are all 1 as masks, a bit an input: an engine's own form of them."""
+"""Features whose values are all 1 as masks, one bit for each input."""
 
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ from spdnn.features import Features
 from spdnn.machine.memory import require_bytes
 
 SMALLEST_SHARE = 1 / 32
-"""Share of the inputs that must not be zero: with fewer, their numbers are shorter than bits."""
+"""Share of the inputs that must not be zero. With fewer, indices take less memory than masks."""
 
 BLOCKS_AT_ONCE = 64
-"""Blocks of features that a thread packs at a time."""
+"""Blocks of features that one task packs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +26,9 @@ class PackedFeatures:
     Attributes
     ----------
     n_features : int
+        Number of features.
     masks : ndarray, shape (ceil(n_features / 16), n_neurons), uint16
+        The masks of blocks of 16 features.
     """
 
     n_features: int
@@ -34,13 +36,20 @@ class PackedFeatures:
 
 
 def is_worth_packing(features: Features) -> bool:
-    """Whether the features are all 0 and 1, and dense enough."""
+    """Whether the values of features are all 0 or 1, and dense enough."""
     n_places = features.n_features * features.n_neurons
     return features.values is None and features.n_nonzeros >= SMALLEST_SHARE * max(n_places, 1)
 
 
 def pack(features: Features, pool: Executor) -> PackedFeatures:
-    """Turn features into masks, blocks of them in parallel.
+    """Turn features into masks.
+
+    Parameters
+    ----------
+    features : Features
+        Their values are all 1.
+    pool : Executor
+        Its threads pack blocks of features in parallel.
 
     Raises
     ------

@@ -1,9 +1,11 @@
 """The engine's face: compiling, planning, loading, running."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import scipy.sparse as sp
 
 from spdnn.engines.base import Output, Progress
@@ -42,11 +44,6 @@ class CudaEngine:
     name = "cuda"
     modes = ("edges", "merge")
     threads = 1
-    stops = False
-    plan_class = CudaPlan
-    tuning = None
-    shapes = None
-    shape_choices = None
 
     def __init__(
         self,
@@ -59,9 +56,6 @@ class CudaEngine:
         self.kernels = kernels_of(self.sizes)
         self.plan_facts = asdict(self.sizes.shape)
         self._weights: tuple[CudaPlan, Weights] | None = None
-
-    def close(self) -> None:
-        """TEMP"""
 
     def compile(self, network: Network) -> None:
         """Run tiny networks through the kernels that this one needs, with the same types.
@@ -99,6 +93,12 @@ class CudaEngine:
             raise PlanError(f"engine cuda has no mode {mode}")
         return plan_cuda(network, mode, self.sizes.shape)
 
+    def plan_from_parts(
+        self, facts: Mapping[str, Any], array: Callable[[str], npt.NDArray[Any]]
+    ) -> CudaPlan:
+        """Put together a plan that `CudaPlan.to_parts` took apart."""
+        return CudaPlan.from_parts(facts, array)
+
     def load(self, plan: CudaPlan, features: Features) -> Loaded:
         """Bring weights and inputs to the device, as far as they fit.
 
@@ -121,14 +121,17 @@ class CudaEngine:
     def run(
         self,
         plan: CudaPlan,
-        start: Loaded,
+        loaded: Loaded,
         *,
-        until: int | None = None,
         activations: bool = False,
         progress: Progress | None = None,
     ) -> Output:
         """Run features through all layers; see `spdnn.engines.base.Engine`."""
-        if until not in (None, plan.n_layers):
-            raise PlanError("engine cuda cannot stop between layers")
         with self.device.errors():
-            return Run(self.device, self.kernels, plan, start, activations, progress).output()
+            return Run(self.device, self.kernels, plan, loaded, activations, progress).output()
+
+    def close(self) -> None:
+        """Give back the device memory that weights take. It may be called twice."""
+        with self.device.errors():
+            self.device.wait()
+            self._weights = None

@@ -1,1 +1,1 @@
-"""The CPU engine's compiled kernels: functions of arrays and numbers only."""
+"""The CPU engine's compiled kernels. They are functions of arrays and numbers only."""

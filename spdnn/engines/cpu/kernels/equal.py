@@ -1,4 +1,4 @@
-"""Finding equal features in one pass, hashes propose, values decide; and those at the cap."""
+"""Finding equal features, by their hashes and then number by number, and features at the cap."""
 
 import numpy as np
 import numpy.typing as npt
@@ -11,20 +11,21 @@ _EMPTY = -1
 
 @jit
 def propose(codes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-    """Find for each feature the first one that has its hash.
+    """Find, for each feature, the first feature with the same hash.
 
     Parameters
     ----------
     codes : ndarray, shape (n_features,), uint64
+        The hashes.
 
     Returns
     -------
     ndarray, shape (n_features,), int64
-        The number of that feature; its own where there is none before it.
+        The number of that feature; a feature's own number if no earlier one has its hash.
 
     Notes
     -----
-    A hash table with open addressing.
+    This is a hash table with open addressing.
     """
     n_features = codes.size
     size = 2
@@ -54,7 +55,19 @@ def are_all(
     n_neurons: int,
     value: np.float32,
 ) -> npt.NDArray[np.bool_]:
-    """Whether all activations of each feature are `value`; arguments as for `confirm`."""
+    """Find the features whose activations are all equal to one value.
+
+    Parameters
+    ----------
+    addresses, strides, n_neurons
+        As for `confirm`.
+    value : float32
+        The value.
+
+    Returns
+    -------
+    ndarray, shape (n_features,), bool
+    """
     is_so = np.empty(addresses.size, dtype=np.bool_)
     for f in range(addresses.size):
         p = 0
@@ -72,20 +85,22 @@ def confirm(
     strides: npt.NDArray[np.int64],
     n_neurons: int,
 ) -> npt.NDArray[np.bool_]:
-    """Whether each feature's activations equal those of the other one named with it.
+    """Compare the activations of pairs of features.
 
     Parameters
     ----------
     features, others : ndarray, shape (n,), int64
-        Numbers of features.
+        Numbers of the features of each pair.
     addresses, strides : ndarray, shape (n_features,), int64
-        Where a feature's first activation stands in memory, and how many bytes lie from one to the
-        next; that memory must stay alive.
+        The address of each feature's first activation, and the bytes from one activation to the
+        next. The memory must stay alive.
     n_neurons : int
+        Activations of each feature.
 
     Returns
     -------
     ndarray, shape (n,), bool
+        Whether all activations of a pair are equal.
     """
     is_equal = np.empty(features.size, dtype=np.bool_)
     for i in range(features.size):

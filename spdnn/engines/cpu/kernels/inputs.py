@@ -1,8 +1,8 @@
 """The kernels that bring inputs into a tile: from index form, or from masks of 16 features.
 
 See `spdnn.engines.cpu.kernels.tile` for what a tile is. In mask form, bit i of ``masks[b, p]`` says
-whether feature ``16 * b + i`` has input p: a vector's worth of features in two bytes, from which
-inputs that are only needed as a sum are added up 512 bits at a time.
+whether feature ``16 * b + i`` has input p. So two bytes hold a vector of features. Inputs that are
+only needed as a sum are added up 512 bits at a time.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ DIGITS = 5
 """Binary digits in which masks are counted."""
 
 MOST_COUNTED = (1 << DIGITS) - 1
-"""Inputs that fit into one count."""
+"""Most inputs that can be counted in so many digits."""
 
 Masks = npt.NDArray[np.uint16]
 
@@ -31,15 +31,16 @@ def pack_features(
     end_block: int,
     masks: Masks,
 ) -> None:
-    """Write the mask form of features whose values are all 1, blocks `first_block` to `end_block`.
+    """Write the mask form of some blocks of features whose values are all 1.
 
     Parameters
     ----------
     indptr, indices : ndarray
         The features in index form.
     first_block, end_block : int
-        Blocks of 16 features.
+        Which blocks of 16 features; the end is excluded.
     masks : ndarray, shape (n_blocks, n_inputs), uint16
+        Masks of all blocks.
     """
     n_features = indptr.size - 1
     for block in range(first_block, end_block):
@@ -63,22 +64,23 @@ def load_masks(
     stride: int,
     planes: Masks,
 ) -> None:
-    """Add the inputs of features in mask form, each at its position, into a tile.
+    """Fill a tile with features in mask form: each input is added at its position.
 
     Parameters
     ----------
     masks : ndarray, shape (n_blocks, n_inputs), uint16
         Blocks for all lanes of the tile.
-    position : ndarray, unsigned
-        Neuron of the tile of each input; `n_loaded` for none.
+    position : ndarray, shape (n_inputs,), unsigned
+        The neuron of the tile to which each input is added; `n_loaded` for none.
     n_loaded : int
         Neurons of the tile, which is one row longer.
     n_repeats : int
-        Where input p stands at ``p % n_loaded``: ``n_inputs / n_loaded``; else 0.
-    tile : ndarray
-        What it holds is overwritten.
+        ``n_inputs / n_loaded`` if the position of every input p is ``p % n_loaded``; else 0.
+    tile : ndarray, float32
+        It is overwritten.
     stride : int
-    planes : ndarray, uint16, ``DIGITS * MASKS``
+        Lanes of a neuron.
+    planes : ndarray, shape (DIGITS * MASKS,), uint16
         Scratch.
     """
     n_inputs = position.size
@@ -117,19 +119,20 @@ def load_features(
     tile: Tile,
     stride: int,
 ) -> None:
-    """Add the inputs of features in index form, each at its position, into a tile.
+    """Fill a tile with features in index form: each input is added at its position.
 
     Parameters
     ----------
     indptr, indices, values : ndarray
-        The features, one row of `indptr` more than there are; `values` is empty where all are 1.
-    position : ndarray, unsigned
-        Neuron of the tile of each input; `n_loaded` for none.
+        The features as rows of a CSR matrix. `values` is empty if all values are 1.
+    position : ndarray, shape (n_inputs,), unsigned
+        The neuron of the tile to which each input is added; `n_loaded` for none.
     n_loaded : int
         Neurons of the tile, which is one row longer.
-    tile : ndarray
-        What it holds is overwritten.
+    tile : ndarray, float32
+        It is overwritten.
     stride : int
+        Lanes of a neuron.
     """
     for place in range((n_loaded + 1) * stride):
         tile[place] = 0

@@ -1,8 +1,8 @@
-"""One step of a tile: a layer, or sums that are taken first; all its blocks, for all lanes.
+"""One step of a tile: a layer, or sums that are taken before a layer.
 
 See `spdnn.engines.cpu.kernels.tile` for what a tile is. `evaluate_step` is the explicit-vector
-kernel, or its plain twin where this CPU has no vectors worth it; both add the inputs of an output
-in the plan's order.
+kernel, or the kernel of plain loops if this CPU has no vectors that are worth it. Both add the
+inputs of an output in the plan's order.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spdnn.engines.cpu.kernels.vectors import LANES, SHAPES, VECTOR_SHAPE, block_sums
+from spdnn.engines.cpu.kernels.vectors import (
+    LANES,
+    REGISTER_TILE,
+    REGISTER_TILES,
+    Rows,
+    Rules,
+    block_sums,
+)
 from spdnn.machine.jit import jit
 from spdnn.plan.cpu.blocks import (
     INDEX_START,
@@ -34,26 +41,26 @@ from spdnn.plan.cpu.plan import (
 )
 
 WORD = 64
-"""Lanes whose liveness is kept in one number."""
+"""Lanes whose bits, one for each live lane, are in one number."""
 
 NEAR_NUMBERS = 1 << 16
-"""Activations (256 KiB) up to which a tile counts as small."""
+"""Most activations (256 KiB) of a tile that stays in a near cache as a whole."""
 
 MANY_INPUTS = 8
-"""Inputs of the largest ELL block from which on they are read often enough to be kept near."""
+"""Inputs of the largest ELL block from which a tile is read often enough to be taken in parts."""
 
 OWN_LANES = 32
-"""Lanes that ELL blocks take at a time in a large tile: 128 KiB of 1024 neurons."""
+"""Lanes that ELL blocks of a large tile take at a time: 128 KiB with 1024 neurons."""
 
 Tile = npt.NDArray[np.float32]
 Bits = npt.NDArray[np.uint64]
 
-_SHAPE = SHAPES[VECTOR_SHAPE]
+_REGISTERS = REGISTER_TILES[REGISTER_TILE]
 
 
 @jit
 def _set_bits(live: Bits, lane: int, bits: np.uint64) -> None:
-    """Set the bits of the lanes from `lane` on, up to 64 of them."""
+    """Set the bits of up to `WORD` lanes, from `lane` on."""
     word, shift = lane // WORD, np.uint64(lane % WORD)
     live[word] |= bits << shift
     if shift and bits >> (np.uint64(WORD) - shift):
@@ -61,25 +68,25 @@ def _set_bits(live: Bits, lane: int, bits: np.uint64) -> None:
 
 
 def lanes_at_once(n_rows: int, is_shared: bool) -> int:
-    """Features that a block of `n_rows` rows takes at a time, as long as so many are left."""
-    sums = _SHAPE.shared_sums if is_shared else _SHAPE.own_sums
-    lanes = sums // min(n_rows, _SHAPE.rows) * _SHAPE.width
+    """Features that a block of `n_rows` rows takes at a time, while as many are left."""
+    sums = _REGISTERS.shared_sums if is_shared else _REGISTERS.own_sums
+    lanes = sums // min(n_rows, _REGISTERS.rows) * _REGISTERS.width
     return max(LANES, min(WORD, lanes))
 
 
 def _make_blocks(n_rows: int, is_shared: bool) -> Callable[..., int]:
-    """Make the function that computes a run of blocks of one kind, specialised at compile time.
+    """Make the function that computes consecutive blocks of one kind; sizes are constants in it.
 
-    A run is taken in one call: calls with so many arguments cost as much as a small block.
+    One call computes all of them, since a call of so many arguments costs as much as a small
+    block.
     """
-    width = _SHAPE.width
-    rows = min(n_rows, _SHAPE.rows)
+    width = _REGISTERS.width
+    rows = min(n_rows, _REGISTERS.rows)
     wide_lanes = lanes_at_once(n_rows, is_shared)
     wide, narrow = wide_lanes // width, LANES // width
     shared = int(is_shared)
     index_step, index_row = (1, 0) if is_shared else (n_rows, 1)
 
-    @jit
     def blocks(
         plan: PlanArrays,
         step: int,
@@ -92,44 +99,42 @@ def _make_blocks(n_rows: int, is_shared: bool) -> Callable[..., int]:
         end_lane: int,
         live: Bits,
     ) -> int:
-        is_relu = plan.steps[step, IS_RELU]
-        tests = plan.steps[step, TESTS]
+        rules = Rules(plan.caps[step], plan.steps[step, IS_RELU], plan.steps[step, TESTS])
         bias_start = plan.steps[step, BIAS_START]
-        cap = plan.caps[step]
         while (
             number < end
             and plan.blocks[number, N_ROWS] == n_rows
             and plan.blocks[number, IS_SHARED] == shared
         ):
-            n_inputs = plan.blocks[number, N_INPUTS]
-            position = plan.blocks[number, POSITION]
             for row in range(0, n_rows, rows):
-                weight = plan.blocks[number, WEIGHT_START] + row
-                index = plan.blocks[number, INDEX_START] + row * index_row
-                bias = bias_start + position + row
+                position = plan.blocks[number, POSITION] + row
+                where = Rows(
+                    plan.blocks[number, WEIGHT_START] + row,
+                    n_rows,
+                    plan.blocks[number, INDEX_START] + row * index_row,
+                    index_step,
+                    plan.blocks[number, N_INPUTS],
+                    position,
+                    bias_start + position,
+                )
                 lane = first_lane
                 while lane + wide_lanes <= end_lane:
-                    bits = block_sums(
-                        rows, wide, width, shared, plan.weights, weight, n_rows,
-                        plan.indices, index, index_step, n_inputs,
-                        source, target, position + row, lane, stride,
-                        plan.bias, bias, cap, is_relu, tests,
-                    )  # fmt: skip
+                    constants = (rows, wide, width, shared)
+                    bits = block_sums(constants, plan, where, rules, source, target, lane, stride)
                     _set_bits(live, lane, bits)
                     lane += wide_lanes
                 while lane < end_lane:
-                    bits = block_sums(
-                        rows, narrow, width, shared, plan.weights, weight, n_rows,
-                        plan.indices, index, index_step, n_inputs,
-                        source, target, position + row, lane, stride,
-                        plan.bias, bias, cap, is_relu, tests,
-                    )  # fmt: skip
+                    constants = (rows, narrow, width, shared)
+                    bits = block_sums(constants, plan, where, rules, source, target, lane, stride)
                     _set_bits(live, lane, bits)
                     lane += LANES
             number += 1
         return number
 
-    return blocks
+    # numba tells functions apart by their names. Equal names of different functions would get mixed
+    # up where one process uses machine code that another one has kept on disk.
+    blocks.__qualname__ = f"blocks_{'shared' if is_shared else 'own'}_{n_rows}"
+    return jit(blocks)
 
 
 @jit
@@ -143,18 +148,22 @@ def evaluate_plainly(
     stride: int,
     live: Bits,
 ) -> None:
-    """Blocks of a step, all lanes, by plain loops: the same sums in the same order as vectors take.
+    """Compute blocks of a step for all lanes by plain loops.
+
+    The sums are the same, in the same order, as those of the explicit-vector kernel.
 
     Parameters
     ----------
     plan : PlanArrays
+        The whole plan.
     step : int
+        The step.
     first, end : int
-        The step's blocks to take: all, or a thread's share of them.
-    source, target : ndarray
-        The tile, and where the next one goes.
+        The step's blocks to compute: all of them, or a thread's share.
+    source, target : ndarray, float32
+        The tiles that are read and written.
     stride : int
-        Lanes a neuron.
+        Lanes of a neuron.
     live : ndarray, uint64
         The bits of lanes with an activation that is not zero are set.
     """
@@ -186,8 +195,8 @@ def evaluate_plainly(
                 if tests & NONZERO and sums[f] == 0:
                     value = np.float32(0)
                 if tests & FINITE:
-                    value += value * np.float32(0)  # NaN where it is not finite
-                # Comparisons, which let NaN be.
+                    value += value * np.float32(0)  # NaN if it is not finite
+                # Comparisons with NaN are false, so that NaN stays.
                 if is_relu and value < 0:
                     value = np.float32(0)
                 if value > cap:
@@ -198,7 +207,7 @@ def evaluate_plainly(
             position += 1
 
 
-if _SHAPE.width:
+if _REGISTERS.width:
     _shared_8, _shared_4, _shared_1 = (_make_blocks(rows, True) for rows in ROWS)
     _own_8, _own_4, _own_1 = (_make_blocks(rows, False) for rows in ROWS)
 
@@ -214,13 +223,13 @@ def evaluate_with_vectors(
     stride: int,
     live: Bits,
 ) -> None:
-    """Blocks of a step, all lanes; arguments as for `evaluate_plainly`.
+    """Compute blocks of a step for all lanes with vectors; parameters as of `evaluate_plainly`.
 
-    Shared blocks, which come first, take all lanes at once. The others read their inputs from
-    all over the tile: in a large one they take some lanes at a time, all blocks of them, so that
-    what they read, many times, stays in the nearer caches.
+    Shared blocks come first and take all lanes at once. The other blocks read inputs from all over
+    the tile, many times. With a large tile all these blocks are computed for some lanes, then for
+    the next lanes, so that the inputs stay in the nearer caches.
     """
-    # The literal 0 would be a type of its own, for which all kernels are compiled once more.
+    # A literal 0 has a type of its own, for which all kernels would be compiled once more.
     first_lane: Any = np.int64(0)
     block = first
     while block < end and plan.blocks[block, IS_SHARED]:
@@ -250,7 +259,7 @@ def evaluate_with_vectors(
                 block = _own_1(*where)
 
 
-evaluate_step = evaluate_with_vectors if _SHAPE.width else evaluate_plainly
+evaluate_step = evaluate_with_vectors if _REGISTERS.width else evaluate_plainly
 
 FULL_LANES = lanes_at_once(MAX_ROWS, True)
-"""A tile of a multiple of so many features has no remainder in the blocks that matter most."""
+"""In tiles of a multiple of so many features, full shared blocks leave no remainder."""

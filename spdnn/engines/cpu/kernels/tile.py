@@ -1,10 +1,9 @@
-"""The CPU kernels: a tile of features through many layers.
+"""The kernels that take a tile of features through many layers.
 
-A tile holds up to `stride` features neuron-major in a flat buffer: the activation of
-feature f at neuron position p is ``tile[p * stride + f]``. `stride` is a multiple of `LANES`; lanes
-beyond the number of features are zero on entry and ignored on exit. Buffers are float32, begin at a
-multiple of 64 bytes and are long enough for the widest layer; what the plan's tables say is
-taken for granted.
+A tile holds up to `stride` features neuron-major in a flat buffer: the activation of feature f at
+neuron position p is ``tile[p * stride + f]``. `stride` is a multiple of `LANES`. Lanes beyond the
+number of features are zero on entry and ignored on exit. Buffers are float32, begin at a multiple
+of 64 bytes and are long enough for the widest layer. What the plan's tables say is not checked.
 """
 
 from typing import NamedTuple
@@ -12,8 +11,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from spdnn.engines.cpu.kernels.step import WORD, Tile, evaluate_step
-from spdnn.engines.cpu.kernels.team import Team, meet, share_of
+from spdnn.engines.cpu.kernels.barrier import Party, wait
+from spdnn.engines.cpu.kernels.shares import share_of
+from spdnn.engines.cpu.kernels.step import WORD, Bits, Tile, evaluate_step
 from spdnn.engines.cpu.kernels.vectors import (
     LANES,
     compress_lanes,
@@ -35,24 +35,28 @@ from spdnn.plan.cpu.plan import (
 )
 
 MAGNITUDE = np.int32(0x7FFFFFFF)
-"""The bits of a float32 but the sign: as whole numbers they are ordered like magnitudes."""
+"""The bits of a float32 without its sign. As whole numbers they are ordered like magnitudes."""
 
 INFINITE = np.int32(0x7F800000)
-"""Those of infinity; of NaN they are more."""
+"""The bits of infinity as a whole number; those of NaN are a larger number."""
+
+
+LIVE, DISTINCT, ENTERED = range(3)
+"""Rows of counts: live features after a layer, those of them that are carried, each distinct from
+the others, and the features that the layer was evaluated for."""
 
 
 class Room(NamedTuple):
-    """What the threads of a team work in and on.
+    """What the threads of a group work in and on.
 
     Attributes
     ----------
     tile, spare : ndarray, float32
         Two tiles, each a row longer than the widest layer needs.
-    live : ndarray, shape (2, size of the team, n_words), uint64
-        For the bits of live lanes, `WORD` to a number.
+    live : ndarray, shape (2, size of the group, n_words), uint64
+        The bits of live lanes, `WORD` to a number.
     counts : ndarray, shape (3, n_layers), int64
-        Added to, layer by layer: live features after the layer, distinct ones of them
-        that were carried, and lanes that the layer was evaluated for.
+        Rows `LIVE`, `DISTINCT` and `ENTERED`, which are added to, layer by layer.
     """
 
     tile: Tile
@@ -61,8 +65,16 @@ class Room(NamedTuple):
     counts: npt.NDArray[np.int64]
 
 
+def empty_counts(n_layers: int) -> npt.NDArray[np.int64]:
+    """Make counts of so many layers, all zero."""
+    return np.zeros((3, n_layers), dtype=np.int64)
+
+
 def live_words(n_threads: int, stride: int) -> npt.NDArray[np.uint64]:
-    """Make a room's `live` for tiles of up to so many lanes; no two threads share a cache line."""
+    """Make the `live` of a `Room` for tiles of up to `stride` lanes.
+
+    No two threads share a cache line.
+    """
     n_words = -(-stride // (8 * WORD)) * 8 + 8
     return np.empty((2, n_threads, n_words), dtype=np.uint64)
 
@@ -75,20 +87,22 @@ def load_columns(
     tile: Tile,
     stride: int,
 ) -> None:
-    """Copy features into a tile, from wherever they are.
+    """Copy features into a tile, from wherever they are in memory.
 
     Parameters
     ----------
-    addresses, strides : ndarray, int64
-        Where each one's first activation stands in memory, and how many bytes lie from one to the
-        next; up to 60 bytes more are read.
+    addresses, strides : ndarray, shape (n_features,), int64
+        The address of each feature's first activation, and the bytes from one activation to the
+        next. Up to 60 bytes behind an activation are read, too.
     n_neurons : int
-    tile : ndarray
-        A row longer than the neurons need.
+        Activations of each feature.
+    tile : ndarray, float32
+        It is a row longer than the neurons need.
     stride : int
+        Lanes of a neuron.
     """
     n_features = addresses.size
-    # Neighbours are copied together: runs of them, each with its end.
+    # Neighbours in memory are copied together. A run of neighbours ends where the next starts.
     starts = np.empty(n_features + 1, dtype=np.int64)
     n_runs = 0
     for f in range(n_features):
@@ -101,7 +115,7 @@ def load_columns(
         row = p * stride
         for run in range(n_runs):
             address = addresses[starts[run]] + p * strides[starts[run]]
-            # What is copied beyond a run's end is overwritten by the next run, or the next row.
+            # Numbers beyond the end of a run are overwritten by the next run, or the next row.
             for f in range(starts[run], starts[run + 1], LANES):
                 copy_lanes(address, tile, row + f)
                 address += 4 * LANES
@@ -116,16 +130,18 @@ def gather_rows(
     position: npt.NDArray[np.int32],
     rows: npt.NDArray[np.float32],
 ) -> None:
-    """Copy features, from wherever they are, into rows: of each the neurons at some positions.
+    """Copy the activations of features at some positions, from wherever they are, into rows.
 
-    Some features at a time, since neighbours lie in the same lines.
+    `LANES` features are copied at a time, since neighbours are in the same cache lines.
 
     Parameters
     ----------
     addresses, strides : ndarray, shape (n_features,), int64
         As for `load_columns`.
     position : ndarray, shape (n_neurons,), int32
+        Which of a feature's activations are copied, in this order.
     rows : ndarray, shape (n_features, n_neurons), float32
+        They are overwritten.
     """
     for first in range(0, rows.shape[0], LANES):
         end = min(first + LANES, rows.shape[0])
@@ -145,14 +161,27 @@ def keep_lanes(
     target_stride: int,
     codes: npt.NDArray[np.uint64],
 ) -> None:
-    """Copy the named lanes, ascending, side by side into `target`; its other lanes become zero.
+    """Copy some lanes of a tile side by side into `target`; its other lanes become zero.
 
-    `target` may be the tile itself: 16 lanes are read at a time, before they are written. It
-    has 16 numbers more than what is meant to be written.
-
-    `codes` is empty, or has a number for each lane and on to a multiple of `LANES`, which becomes
-    a hash of the lane's activations, taken while they are in the first cache. Equal activations
-    have equal hashes, -0.0 and 0.0 too.
+    Parameters
+    ----------
+    tile : ndarray, float32
+        The tile.
+    n_neurons : int
+        Neurons to copy.
+    stride : int
+        Lanes of a neuron in the tile.
+    lanes : ndarray, int32
+        The lanes to copy, ascending.
+    target : ndarray, float32
+        `LANES` numbers longer than what is kept. It may be the tile itself, since `LANES` lanes
+        are read before they are written.
+    target_stride : int
+        Lanes of a neuron in `target`.
+    codes : ndarray, uint64
+        Empty; or a number for each lane, and further numbers up to a multiple of `LANES`. They
+        become hashes of the lanes' activations, taken while these are in the nearest cache. Equal
+        activations have equal hashes; -0.0 equals 0.0.
     """
     n_chunks = stride // LANES
     masks = np.empty(n_chunks, dtype=np.uint64)
@@ -179,8 +208,8 @@ def keep_lanes(
 
 @jit
 def first_not_finite(tile: Tile, n_neurons: int, stride: int, lanes: npt.NDArray[np.int32]) -> int:
-    """Find a lane, of those named, that has an activation that is not finite; -1 if none has."""
-    # All lanes at a glance, in the order of memory; there is mostly nothing to be found.
+    """Return one of the given lanes with an activation that is not finite; -1 if there is none."""
+    # First all lanes in the order of memory: nearly always all numbers are finite.
     magnitudes = tile[: n_neurons * stride].view(np.int32)
     largest = np.int32(0)
     for i in range(magnitudes.size):
@@ -204,55 +233,57 @@ def run_steps(
     ids: npt.NDArray[np.int64],
     stands_for: npt.NDArray[np.int64],
     first_layer: int,
-    team: Team,
+    party: Party,
 ) -> tuple[bool, int, npt.NDArray[np.int32]]:
     """Take a tile through steps `first_step` to `end_step` (excluded).
 
-    All threads of a team call this alike, each with `ids` and `stands_for` of its own; they are
-    moved, and the room's counts added to, by the first of them.
+    All threads of a group call this alike, each with its own `ids` and `stands_for`. Thread 0
+    moves features and adds to the counts.
 
     Parameters
     ----------
     plan : PlanArrays
+        The whole plan.
     first_step, end_step : int
+        The steps.
     room : Room
         The activations are in its tile.
     stride : int
-        Lanes a neuron.
-    ids, stands_for : ndarray, int64
-        What the caller calls the features in the lanes, and how many features each stands
-        for; moved along with them.
+        Lanes of a neuron.
+    ids, stands_for : ndarray, shape (n_features,), int64
+        What the caller calls the features in the lanes, and how many features each stands for.
+        They are moved along with the features.
     first_layer : int
         The layer that the first step belongs to.
-    team : Team
+    party : Party
+        The calling thread's place in its group.
 
     Returns
     -------
-    bool
+    is_swapped : bool
         Whether the result is in the spare tile.
-    int
-        The result's lanes a neuron: fewer than on entry where dead features were dropped.
-    ndarray, int32
-        The lanes of the features to go on with; their ids stand at these places in `ids`.
+    stride : int
+        Lanes of a neuron in the result: fewer than on entry if dead features were dropped.
+    lanes : ndarray, int32
+        The lanes of the features that go on. Their ids are at these places in `ids`.
     """
     tile, spare = room.tile, room.spare
     is_swapped = False
     lanes = first_lanes(ids.size)
     bits = np.empty(room.live.shape[2], dtype=np.uint64)
-    no_codes = np.empty(0, dtype=np.uint64)
-    # Taken in turn: while some threads still read a layer's bits others set the next one's.
+    # Taken in turn: while some threads still read the bits of a layer, others set the next ones.
     turn = 0
     for step in range(first_step, end_step):
         part = plan.steps[step, PART]
-        own_bits = room.live[turn, team.thread]
+        own_bits = room.live[turn, party.number]
         if part != FINISH:
             own_bits[:] = 0
         source = spare if part == FINISH else tile
-        first, end = share_of(plan, step, team)
+        first, end = share_of(plan, step, party)
         evaluate_step(plan, step, first, end, source, spare, stride, own_bits)
         if part == CHUNKS:
             continue
-        meet(team)
+        wait(party)
         if part == ROWS:
             continue
         tile, spare = spare, tile
@@ -260,16 +291,11 @@ def run_steps(
         layer = plan.steps[step, LAYER]
         if layer == NO_LAYER:
             continue
-        bits[:] = 0
-        for thread in range(team.size):
-            bits |= room.live[turn, thread]
+        join_bits(room.live[turn], party.parties, bits)
         turn = 1 - turn
         live = live_lanes(bits, lanes)
-        if team.thread == 0:
-            for lane in live:
-                room.counts[0, layer - first_layer] += stands_for[lane]
-            room.counts[1, layer - first_layer] += live.size
-            room.counts[2, layer - first_layer] += lanes.size
+        if party.number == 0:
+            count_layer(room.counts, layer - first_layer, live, stands_for, lanes.size)
         if not plan.steps[step, MAY_DROP]:
             continue
         lanes = live
@@ -277,13 +303,9 @@ def run_steps(
             break
         new_stride = (live.size + LANES - 1) // LANES * LANES
         if new_stride < stride and step + 1 < end_step:
-            if team.thread == 0:
-                n_outputs = plan.steps[step, N_OUTPUTS]
-                keep_lanes(tile, n_outputs, stride, live, tile, new_stride, no_codes)
-                for f in range(live.size):
-                    ids[f] = ids[live[f]]
-                    stands_for[f] = stands_for[live[f]]
-            meet(team)
+            if party.number == 0:
+                drop_dead(tile, plan.steps[step, N_OUTPUTS], stride, live, ids, stands_for)
+            wait(party)
             stride = new_stride
             lanes = first_lanes(live.size)
     return is_swapped, stride, lanes
@@ -299,7 +321,15 @@ def first_lanes(n: int) -> npt.NDArray[np.int32]:
 
 
 @jit
-def live_lanes(bits: npt.NDArray[np.uint64], lanes: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+def join_bits(of_threads: npt.NDArray[np.uint64], n_threads: int, bits: Bits) -> None:
+    """Set the bits that any of the threads has set, shape (n_threads, n_words), in `bits`."""
+    bits[:] = 0
+    for thread in range(n_threads):
+        bits |= of_threads[thread]
+
+
+@jit
+def live_lanes(bits: Bits, lanes: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
     """Those of `lanes` whose bit is set."""
     live = np.empty(lanes.size, dtype=np.int32)
     n = 0
@@ -308,3 +338,36 @@ def live_lanes(bits: npt.NDArray[np.uint64], lanes: npt.NDArray[np.int32]) -> np
             live[n] = lane
             n += 1
     return live[:n]
+
+
+@jit
+def count_layer(
+    counts: npt.NDArray[np.int64],
+    layer: int,
+    live: npt.NDArray[np.int32],
+    stands_for: npt.NDArray[np.int64],
+    n_entered: int,
+) -> None:
+    """Add to the counts of a layer: the lanes that are live, and how many have entered it."""
+    for lane in live:
+        counts[LIVE, layer] += stands_for[lane]
+    counts[DISTINCT, layer] += live.size
+    counts[ENTERED, layer] += n_entered
+
+
+@jit
+def drop_dead(
+    tile: Tile,
+    n_neurons: int,
+    stride: int,
+    live: npt.NDArray[np.int32],
+    ids: npt.NDArray[np.int64],
+    stands_for: npt.NDArray[np.int64],
+) -> None:
+    """Move the live lanes of a tile, and what belongs to them, side by side to the front."""
+    no_codes = np.empty(0, dtype=np.uint64)
+    new_stride = (live.size + LANES - 1) // LANES * LANES
+    keep_lanes(tile, n_neurons, stride, live, tile, new_stride, no_codes)
+    for f in range(live.size):
+        ids[f] = ids[live[f]]
+        stands_for[f] = stands_for[live[f]]

@@ -1,12 +1,12 @@
 """The explicit-vector micro-kernel: a block of outputs for a few vectors of features.
 
 It is written in LLVM's vector types, since numba's plain loops do not keep a block of sums in
-registers. `rows` x `vectors` sums stay in registers over all inputs; an input's vectors are
-loaded once for all rows of a shared block; weights are broadcast; bias, ReLU and cap
-follow in registers, and what is stored is also tested for being live.
+registers. `rows` x `vectors` sums stay in registers over all inputs. The vectors of an input are
+loaded once for all rows of a shared block, and weights are broadcast. Bias, ReLU and cap are
+applied in registers, and each number that is stored is also tested for being live.
 
-LLVM splits or scalarises vectors that a CPU does not have, so every shape runs everywhere;
-`vector_shape` picks the one whose sums fit into the registers of this CPU.
+LLVM splits or scalarises vectors that a CPU does not have, so every register tile runs everywhere.
+`register_tile` picks the one whose sums fit into the registers of this CPU.
 """
 
 import os
@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import llvmlite.binding
 import numba
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -23,23 +24,23 @@ from numba.extending import intrinsic
 from spdnn.plan.cpu.plan import FINITE, NONZERO
 
 LANES = 16
-"""Features that are computed together at least; tiles are as wide as a multiple of it."""
+"""Features that are computed together. The width of a tile is a multiple of it."""
 
 _I32, _I64, _F32 = ir.IntType(32), ir.IntType(64), ir.FloatType()
 
 
-class VectorShape(NamedTuple):
-    """How many sums to hold in registers.
+class RegisterTile(NamedTuple):
+    """How many sums are held in registers.
 
     Attributes
     ----------
     width : int
         Float32 numbers of a vector; 0 for plain loops without explicit vectors.
     rows : int
-        Rows taken at a time; a block with more is taken in parts.
+        Rows that are computed at a time. A block with more rows is computed in parts.
     shared_sums, own_sums : int
-        Vectors of sums to hold at a time where the rows share their inputs, and where each has its
-        own: with fewer rows, more features.
+        Vectors of sums that are held at a time, if the rows share their inputs, and if each row
+        has its own inputs. Fewer rows leave space for more features.
     """
 
     width: int
@@ -48,112 +49,158 @@ class VectorShape(NamedTuple):
     own_sums: int
 
 
-SHAPES = {
-    "avx512": VectorShape(16, 8, 24, 16),  # of 32 registers
-    "avx2": VectorShape(8, 4, 8, 8),  # of 16 registers
-    "neon": VectorShape(4, 4, 16, 16),  # of 32 registers
-    "plain": VectorShape(0, 1, 1, 1),
+REGISTER_TILES = {
+    "avx512": RegisterTile(16, 8, 24, 16),  # of 32 registers
+    "avx2": RegisterTile(8, 4, 8, 8),  # of 16 registers
+    "neon": RegisterTile(4, 4, 16, 16),  # of 32 registers
+    "plain": RegisterTile(0, 1, 1, 1),
 }
-"""By instruction set; `SPDNN_VECTORS` picks one by name, any of them runs on any CPU."""
+"""By instruction set. ``SPDNN_VECTORS`` picks one by name; any of them runs on any CPU."""
 
 
-def vector_shape() -> str:
-    """Name of the shape in `SHAPES` for this CPU, or the one that ``SPDNN_VECTORS`` names."""
+def register_tile() -> str:
+    """Name in `REGISTER_TILES` for this CPU, or the name in ``SPDNN_VECTORS``."""
     asked = os.environ.get("SPDNN_VECTORS", "")
-    if asked in SHAPES:
+    if asked in REGISTER_TILES:
         return asked
     if platform.machine() in ("aarch64", "arm64"):
         return "neon"
     features = llvmlite.binding.get_host_cpu_features()
     if numba.config.CPU_NAME not in (None, "host"):
-        return "plain"  # the user has told numba to compile for another CPU than this one
+        return "plain"  # the user lets numba compile for another CPU than this one
     if features.get("avx512f"):
         return "avx512"
     return "avx2" if features.get("avx2") and features.get("fma") else "plain"
 
 
-VECTOR_SHAPE = vector_shape()
+REGISTER_TILE = register_tile()
+"""The name that this process uses."""
 
 MASKS = 32
-"""Masks of 16 features that are counted together: a vector of 64 bytes."""
+"""Masks of `LANES` features that are counted together: a vector of 64 bytes."""
+
+
+class Rows(NamedTuple):
+    """The rows of a block that are computed together: where they read and where they write.
+
+    Attributes
+    ----------
+    weight_start, weight_step : int
+        Where in the plan's weights the first row's first one is, and how far it is to its next one.
+        The weights of the other rows are next to those of the first row.
+    index_start, index_step : int
+        The same for the plan's indices. Rows that share their inputs have one index for all.
+    n_inputs : int
+        Inputs of each row.
+    position : int
+        The neuron of the target tile that the first row writes.
+    bias_start : int
+        Where in the plan's bias the first row's is.
+    """
+
+    weight_start: int
+    weight_step: int
+    index_start: int
+    index_step: int
+    n_inputs: int
+    position: int
+    bias_start: int
+
+
+class Rules(NamedTuple):
+    """What happens to the sums of a step.
+
+    Attributes
+    ----------
+    cap : float32
+        The largest activation; infinite for none.
+    is_relu : int
+        Whether negative sums become zero.
+    tests : int
+        Bits `NONZERO` (the bias is added only to sums that are not zero) and `FINITE` (a sum that
+        is not finite becomes NaN). NaN stays NaN.
+    """
+
+    cap: np.float32
+    is_relu: int
+    tests: int
 
 
 @intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
 def block_sums(
     typing_context: Any,
+    constants: Any,
+    plan: Any,
     rows: Any,
-    vectors: Any,
-    width: Any,
-    is_shared: Any,
-    weights: Any,
-    weight_start: Any,
-    weight_step: Any,
-    indices: Any,
-    index_start: Any,
-    index_step: Any,
-    n_inputs: Any,
+    rules: Any,
     source: Any,
     target: Any,
-    position: Any,
     lane: Any,
     stride: Any,
-    bias: Any,
-    bias_start: Any,
-    cap: Any,
-    is_relu: Any,
-    tests: Any,
 ) -> Any:
-    """Compute `rows` outputs for ``vectors * width`` features of a tile.
+    """Compute some rows of a block for ``vectors * width`` features of a tile.
 
-    The first four arguments are constants. Row r reads weight k at ``weight_start +
-    k * weight_step + r`` and its index at ``index_start + k * index_step`` (shared) or ``+ r``
-    (not shared); output r goes to neuron position ``position + r``, lanes from `lane` on.
-
-    ``vectors * width`` is at most 64. Rows of `source` and `target` begin at multiples of 64 bytes.
-
-    `tests` has the bits `NONZERO` (a bias is added only to a sum that is not zero) and `FINITE` (a
-    sum that is not finite becomes NaN). NaN stays NaN.
+    Parameters
+    ----------
+    constants : tuple of literal int
+        Number of rows, `vectors`, `width`, and whether the rows share their inputs (1 or 0).
+        ``vectors * width`` is at most 64.
+    plan : PlanArrays
+        Its indices, weights and bias are read.
+    rows : Rows
+        Which of them.
+    rules : Rules
+        What happens to the sums.
+    source, target : ndarray, float32
+        The tiles that are read and written. Their rows begin at multiples of 64 bytes.
+    lane : int
+        The first of the lanes that are computed.
+    stride : int
+        Lanes of a neuron.
 
     Returns
     -------
     uint64
-        Bit f is set where one of the outputs of feature ``lane + f`` is not zero.
+        Bit f is set if one of the outputs of feature ``lane + f`` is not zero.
     """
-    constants = (rows, vectors, width, is_shared)
     if not all(isinstance(constant, types.IntegerLiteral) for constant in constants):
         return None
     shape = tuple(constant.literal_value for constant in constants)
-    signature = types.uint64(
-        *constants,
-        weights,
-        types.int64,
-        types.int64,
-        indices,
-        types.int64,
-        types.int64,
-        types.int64,
-        source,
-        target,
-        types.int64,
-        types.int64,
-        types.int64,
-        bias,
-        types.int64,
-        types.float32,
-        types.int64,
-        types.int64,
-    )
+    signature = types.uint64(constants, plan, rows, rules, source, target, types.int64, types.int64)
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        values = []
-        for kind, value in zip(signature.args, arguments, strict=True):
-            if isinstance(kind, types.Array):
-                value = data_address(context, builder, kind, value)
-            values.append(value)
-        emitter = _Emitter(builder, shape, index_bytes=indices.dtype.bitwidth // 8)
-        return emitter.block(*values[len(shape) :])
+        _, plan_type, rows_type, rules_type, source_type, target_type, _, _ = signature.args
+        _, plan, rows, rules, source, target, lane, stride = arguments
+
+        def parts(kind: Any, value: Any) -> dict[str, Any]:
+            """The parts of a named tuple by name; arrays as the addresses of their data."""
+            return {
+                name: _scalar(context, builder, part, builder.extract_value(value, number))
+                for number, (name, part) in enumerate(zip(kind.fields, kind.types, strict=True))
+            }
+
+        index_bytes = plan_type[plan_type.fields.index("indices")].dtype.bitwidth // 8
+        emitter = _Emitter(builder, shape, index_bytes)
+        return emitter.block(
+            parts(plan_type, plan),
+            parts(rows_type, rows),
+            parts(rules_type, rules),
+            _scalar(context, builder, source_type, source),
+            _scalar(context, builder, target_type, target),
+            lane,
+            stride,
+        )
 
     return signature, codegen
+
+
+def _scalar(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+    """The address of an array's data, or a number itself; whole numbers have 64 bits."""
+    if isinstance(kind, types.Array):
+        return data_address(context, builder, kind, value)
+    if isinstance(kind, types.Integer):
+        return context.cast(builder, value, kind, types.int64)
+    return value
 
 
 def data_address(context: Any, builder: Any, kind: Any, array: Any) -> Any:
@@ -163,7 +210,7 @@ def data_address(context: Any, builder: Any, kind: Any, array: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def float_at(typing_context: Any, address: Any) -> Any:
-    """The float32 number at an address: what lies in many arrays, of which a kernel takes one."""
+    """The float32 number at an address. Kernels that read many arrays take their addresses."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.load(builder.inttoptr(arguments[0], _F32.as_pointer()), align=4)
@@ -214,7 +261,7 @@ def compress_lanes(
         values = builder.load(start, align=4)
         mask = builder.bitcast(builder.trunc(bits, ir.IntType(LANES)), flags)
         end = place(target, signature.args[3], target_start)
-        if VECTOR_SHAPE == "avx512":
+        if REGISTER_TILE == "avx512":
             # The instruction that compresses into a register; the one into memory is far slower.
             kind = ir.FunctionType(vector, [vector, vector, flags])
             name = f"llvm.x86.avx512.mask.compress.v{LANES}f32"
@@ -401,39 +448,32 @@ class _Emitter:
 
     def block(
         self,
-        weights: Any,
-        weight_start: Any,
-        weight_step: Any,
-        indices: Any,
-        index_start: Any,
-        index_step: Any,
-        n_inputs: Any,
+        plan: dict[str, Any],
+        rows: dict[str, Any],
+        rules: dict[str, Any],
         source: Any,
         target: Any,
-        position: Any,
         lane: Any,
         stride: Any,
-        bias: Any,
-        bias_start: Any,
-        cap: Any,
-        is_relu: Any,
-        tests: Any,
     ) -> Any:
         builder = self.builder
         row_bytes = builder.mul(stride, self.number(4))
-        source = self.address(source, lane, 4)
         sums = self.sums(
-            n_inputs,
-            self.address(weights, weight_start, 4),
-            builder.mul(weight_step, self.number(4)),
-            self.address(indices, index_start, self.index_bytes),
-            builder.mul(index_step, self.number(self.index_bytes)),
-            source,
+            rows["n_inputs"],
+            self.address(plan["weights"], rows["weight_start"], 4),
+            builder.mul(rows["weight_step"], self.number(4)),
+            self.address(plan["indices"], rows["index_start"], self.index_bytes),
+            builder.mul(rows["index_step"], self.number(self.index_bytes)),
+            self.address(source, lane, 4),
             row_bytes,
         )
-        sums = self.with_bias(sums, self.address(bias, bias_start, 4), tests)
-        target = builder.add(self.address(target, lane, 4), builder.mul(position, row_bytes))
-        return self.store(sums, target, row_bytes, cap, is_relu)
+        sums = self.with_bias(
+            sums, self.address(plan["bias"], rows["bias_start"], 4), rules["tests"]
+        )
+        target = builder.add(
+            self.address(target, lane, 4), builder.mul(rows["position"], row_bytes)
+        )
+        return self.store(sums, target, row_bytes, rules["cap"], rules["is_relu"])
 
     def sums(
         self,
@@ -445,7 +485,7 @@ class _Emitter:
         source: Any,
         row_bytes: Any,
     ) -> list[list[Any]]:
-        """The loop over the inputs: `rows` x `vectors` sums, each adding in the order of k."""
+        """The loop over the inputs: `rows` x `vectors` sums, each in the order of the inputs."""
         builder = self.builder
         before = builder.block
         loop = builder.function.append_basic_block("inputs")
@@ -483,10 +523,10 @@ class _Emitter:
         return [[result[r, v] for v in range(self.vectors)] for r in range(self.rows)]
 
     def positions(self, index: Any) -> list[Any]:
-        """Load the positions of the inputs from address `index`: one, or one a row.
+        """Load the positions of the inputs from address `index`: one for all rows, or one a row.
 
-        Those of several rows are loaded eight bytes at a time: loads are what an ELL block has
-        too many of.
+        Positions of several rows are loaded eight bytes at a time, since loads limit the speed
+        of ELL blocks.
         """
         builder = self.builder
         n_positions = 1 if self.is_shared else self.rows
@@ -515,7 +555,7 @@ class _Emitter:
         ]
 
     def with_bias(self, sums: list[list[Any]], bias: Any, tests: Any) -> list[list[Any]]:
-        """Add each row's bias, and do what `tests` asks for; mostly that is nothing."""
+        """Add each row's bias, and make the tests that `tests` asks for, if there are any."""
         builder = self.builder
         biases = [
             self.splat(self.load(builder.add(bias, self.number(4 * r)), _F32, 4))
@@ -578,7 +618,7 @@ class _Emitter:
                 live[v] = number if r == 0 else builder.or_(live[v], number)
         bits = self.number(0)
         for v, number in enumerate(live):
-            # A number whose only bit is the sign is a zero, too.
+            # A number whose only set bit is the sign is a zero, too.
             magnitude = builder.shl(number, ir.Constant(numbers, [1] * self.width))
             is_live = builder.icmp_unsigned("!=", magnitude, ir.Constant(numbers, [0] * self.width))
             mask = builder.zext(builder.bitcast(is_live, ir.IntType(self.width)), _I64)

@@ -1,4 +1,4 @@
-"""A stage's work on many features: tile after tile is filled, taken through layers, and kept.
+"""A segment's work on many features: tiles are filled, taken through layers, and kept.
 
 One call takes many tiles, so that a thread stays in compiled code.
 """
@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from spdnn.engines.cpu.kernels.barrier import Party, wait
 from spdnn.engines.cpu.kernels.inputs import DIGITS, Masks, load_features, load_masks
 from spdnn.engines.cpu.kernels.step import Tile
-from spdnn.engines.cpu.kernels.team import Team, meet
 from spdnn.engines.cpu.kernels.tile import (
     Room,
     first_not_finite,
@@ -23,19 +23,23 @@ from spdnn.machine.jit import jit
 from spdnn.plan.cpu.plan import PlanArrays
 
 
-class Work(NamedTuple):
-    """What a stage does with each tile.
+class SegmentParams(NamedTuple):
+    """What a segment does with each tile.
 
     Attributes
     ----------
     first_step, end_step : int
+        The segment's steps; the end is excluded.
     first_layer : int
         The layer that the first step belongs to.
-    n_entering, n_kept, n_looked_at : int
-        Neurons before the first step, those whose activations are kept behind the last, and those
-        that are looked at for numbers that are not finite.
+    n_entering : int
+        Neurons before the first step.
+    n_kept : int
+        Neurons after the last step whose activations are kept: all of them, or none.
+    n_checked : int
+        Neurons after the last step that are checked for numbers that are not finite.
     has_codes : bool
-        Whether features are hashed.
+        Whether the activations of each feature are hashed.
     width : int
         Features of a tile, a multiple of `LANES`.
     """
@@ -45,13 +49,13 @@ class Work(NamedTuple):
     first_layer: int
     n_entering: int
     n_kept: int
-    n_looked_at: int
+    n_checked: int
     has_codes: bool
     width: int
 
 
 class Source(NamedTuple):
-    """Where features come from: one of three forms, the arrays of the others being empty.
+    """Where features come from: one of three forms. The arrays of the other forms are empty.
 
     Attributes
     ----------
@@ -60,12 +64,14 @@ class Source(NamedTuple):
     indptr, indices, values : ndarray
         Inputs in index form.
     position, n_loaded, n_repeats
-        How the plan takes inputs; see `spdnn.plan.cpu.plan.CpuPlan`.
-    ids, stands_for : ndarray, int64
-        Features from an earlier stage: what the caller calls them, and how many each stands for.
-        The inputs' are their numbers, and each stands for itself.
-    addresses, strides : ndarray, int64
-        Where their activations are; see `load_columns`.
+        How the plan takes inputs; see `spdnn.plan.cpu.plan.CpuPlan`. `n_repeats` is needed for
+        masks only.
+    ids, stands_for : ndarray, shape (n_features,), int64
+        For features from an earlier segment: what the caller calls each one, and how many
+        features it stands for. Features of the other forms are called by their numbers, and each
+        stands for itself.
+    addresses, strides : ndarray, shape (n_features,), int64
+        For features from an earlier segment: where their activations are; see `load_columns`.
     """
 
     masks: Masks
@@ -82,18 +88,18 @@ class Source(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """Where survivors go, in the order in which they come; room for all that may.
+    """Where live features are written, in the order of the tiles, with space for all.
 
     Attributes
     ----------
-    ids, stands_for : ndarray, int64
-        What the caller calls the features, and how many features each stands for.
-    offsets, strides : ndarray, int64
-        Where in `numbers` each one's activations begin, and how far it is from one to the next.
-    codes : ndarray, uint64
-        Their hashes; `LANES` longer.
+    ids, stands_for : ndarray, shape (n_features,), int64
+        What the caller calls each feature, and how many features it stands for.
+    offsets, strides : ndarray, shape (n_features,), int64
+        Where in `numbers` a feature's activations begin, and how far it is from one to the next.
+    codes : ndarray, shape (n_features + LANES,), uint64
+        Hashes of the features; empty if none are taken.
     numbers : ndarray, float32
-        Activations, tile by tile, neurons x features; `LANES` longer.
+        Activations, tile by tile, neurons x features; `LANES` longer than they need.
     """
 
     ids: npt.NDArray[np.int64]
@@ -107,57 +113,80 @@ class Kept(NamedTuple):
 @jit
 def take_tiles(
     plan: PlanArrays,
-    work: Work,
+    params: SegmentParams,
     source: Source,
     first: int,
     end: int,
     room: Room,
     kept: Kept,
-    team: Team,
+    party: Party,
 ) -> tuple[int, int, int]:
-    """Take features `first` to `end` through a stage; from mask form, `first` is a multiple of 16.
+    """Take features `first` to `end` (excluded) through a segment.
 
-    All threads of a team call this with the same arguments but `team`; the first of them fills
-    tiles and keeps what survives.
+    All threads of a group call this with the same arguments but for `party`. Thread 0 fills the
+    tiles and keeps the live features.
 
-    Returns how many survive, how many numbers of `kept` they take, and what the caller calls one of
-    them that has an activation that is not finite, or -1.
+    Parameters
+    ----------
+    plan : PlanArrays
+        The whole plan.
+    params : SegmentParams
+        The segment.
+    source : Source
+        Where the features come from.
+    first, end : int
+        Numbers of features in `source`. With masks, `first` is a multiple of `LANES`.
+    room : Room
+        Tiles to work in, and counts to add to.
+    kept : Kept
+        Where live features are written.
+    party : Party
+        The calling thread's place in its group.
+
+    Returns
+    -------
+    n : int
+        Features that were kept.
+    n_numbers : int
+        How many numbers of ``kept.numbers`` they take.
+    not_finite : int
+        What the caller calls a feature with an activation that is not finite; -1 if there is none.
     """
     planes = np.empty(DIGITS * MASKS, dtype=np.uint16)
     n, n_numbers = 0, 0
     not_finite = -1
-    for start in range(first, end, work.width):
-        stop = min(start + work.width, end)
+    for start in range(first, end, params.width):
+        stop = min(start + params.width, end)
         stride = (stop - start + LANES - 1) // LANES * LANES
-        if team.thread == 0:
-            fill_tile(source, start, stop, work.n_entering, room.tile, stride, planes)
+        if party.number == 0:
+            fill_tile(source, start, stop, params.n_entering, room.tile, stride, planes)
         ids = np.empty(stop - start, dtype=np.int64)
         stands_for = np.empty(stop - start, dtype=np.int64)
         for f in range(start, stop):
             ids[f - start] = source.ids[f] if source.ids.size else f
             stands_for[f - start] = source.stands_for[f] if source.ids.size else 1
-        meet(team)
+        wait(party)
         is_swapped, stride, lanes = run_steps(
             plan,
-            work.first_step,
-            work.end_step,
+            params.first_step,
+            params.end_step,
             room,
             stride,
             ids,
             stands_for,
-            work.first_layer,
-            team,
+            params.first_layer,
+            party,
         )
-        if lanes.size == 0 or team.thread != 0:
+        if lanes.size == 0 or party.number != 0:
             continue
         result = room.spare if is_swapped else room.tile
-        lane = first_not_finite(result, work.n_looked_at, stride, lanes)
+        lane = first_not_finite(result, params.n_checked, stride, lanes)
         if lane >= 0:
             not_finite = ids[lane]
-        n_codes = (lanes.size + LANES - 1) // LANES * LANES if work.has_codes else 0
+        n_codes = (lanes.size + LANES - 1) // LANES * LANES if params.has_codes else 0
         keep_lanes(
             result,
-            work.n_kept,
+            params.n_kept,
             stride,
             lanes,
             kept.numbers[n_numbers:],
@@ -170,7 +199,7 @@ def take_tiles(
             kept.offsets[n + f] = n_numbers + f
             kept.strides[n + f] = lanes.size
         n += lanes.size
-        n_numbers += work.n_kept * lanes.size
+        n_numbers += params.n_kept * lanes.size
     return n, n_numbers, not_finite
 
 
@@ -178,7 +207,7 @@ def take_tiles(
 def fill_tile(
     source: Source, start: int, stop: int, n_neurons: int, tile: Tile, stride: int, planes: Masks
 ) -> None:
-    """Load features `start` to `stop` of a source, whichever form it has."""
+    """Load features `start` to `stop` (excluded) of a source, whichever form it has."""
     if source.addresses.size:
         addresses, strides = source.addresses[start:stop], source.strides[start:stop]
         load_columns(addresses, strides, n_neurons, tile, stride)
