@@ -8,35 +8,19 @@ from hypothesis import strategies as st
 
 from spdnn import Features, Layer, Network
 from spdnn.plan.cuda.bundles import UNROLL
-from spdnn.plan.cuda.plan import (
-    END_BUNDLE,
-    END_ELL,
-    FIRST_BUNDLE,
-    FIRST_ELL,
-    FIRST_WHOLE,
-    LAYER,
-    N_INPUTS,
-    N_OUTPUTS,
-    NO_LAYER,
-    WINDOWED,
-    CudaPlan,
-    Shape,
-    plan_cuda,
-    resident_bytes,
-    resident_choices,
-    row_stride,
-    suits_resident,
-)
+from spdnn.plan.cuda.plan import END_BUNDLE, END_ELL, FIRST_BUNDLE, FIRST_ELL, FIRST_WHOLE, N_INPUTS, WINDOWED, CudaPlan, plan_cuda
+from spdnn.plan.cuda.sizes import PlanSizes, resident_bytes, resident_choices, row_stride, suits_resident
+from spdnn.plan.steps import LAYER, N_OUTPUTS, NO_LAYER
 from spdnn.recipes.radixnet import official_network
 from tests.makers import dyadic_cases, dyadic_network
 
-SMALL = Shape(bundle=2, rows=4, warps=2, buffer=8, chunk=3, skew=2, shared_bytes=0)
-RESIDENT = Shape(bundle=2, rows=4, warps=2, buffer=8, shared_bytes=48 << 10)
+SMALL = PlanSizes(bundle=2, rows=4, warps=2, buffer=8, chunk=3, skew=2, shared_bytes=0)
+RESIDENT = PlanSizes(bundle=2, rows=4, warps=2, buffer=8, shared_bytes=48 << 10)
 
 
 def step_matrix(plan: CudaPlan, step: int) -> np.ndarray:
     """The weights of a step, dense, as a kernel would read them: positions x positions."""
-    shape, arrays = plan.shape, plan.arrays
+    shape, arrays = plan.sizes, plan.arrays
     row = arrays.steps[step]
     matrix = np.zeros((row[N_INPUTS], row[N_OUTPUTS]))
     is_written = np.zeros(row[N_OUTPUTS], dtype=int)
@@ -84,7 +68,7 @@ def step_matrix(plan: CudaPlan, step: int) -> np.ndarray:
 
 @given(dyadic_cases(max_layers=1), st.sampled_from([SMALL, RESIDENT]))
 def test_a_step_holds_every_weight_of_its_layer(
-    case: tuple[Network, Features], shape: Shape
+    case: tuple[Network, Features], shape: PlanSizes
 ) -> None:
     network, _ = case
     plan = plan_cuda(network, "edges", shape)
@@ -95,7 +79,7 @@ def test_a_step_holds_every_weight_of_its_layer(
 
 @given(dyadic_cases(always=True), st.sampled_from([SMALL, RESIDENT]))
 def test_steps_chain_into_the_networks_product(
-    case: tuple[Network, Features], shape: Shape
+    case: tuple[Network, Features], shape: PlanSizes
 ) -> None:
     network, _ = case
     for mode in ("edges", "merge"):
@@ -124,7 +108,7 @@ def test_extents_are_where_steps_begin_in_the_long_arrays(case: tuple[Network, F
 @pytest.mark.parametrize("mode", ["edges", "merge"])
 def test_the_official_layers_become_groups_or_few_edges(mode: str) -> None:
     network = official_network(1024, 8)
-    plan = plan_cuda(network, mode, Shape())
+    plan = plan_cuda(network, mode, PlanSizes())
     assert plan.is_resident
     if mode == "edges":
         # 64 groups of 16 outputs with 32 inputs, 8 a bundle; the group's last layer: 32 share.
@@ -140,8 +124,8 @@ def test_the_official_layers_become_groups_or_few_edges(mode: str) -> None:
 def test_large_networks_take_a_launch_a_step_and_merged_ones_do_not() -> None:
     widths = lambda n: [n] * 121  # noqa: E731
     for neurons, is_resident in ((1024, True), (4096, False), (65536, False)):
-        assert suits_resident(widths(neurons), 120 * neurons * 32, Shape()) == is_resident
-        assert suits_resident(widths(neurons // 16), 120 * neurons // 16 * 2, Shape())
+        assert suits_resident(widths(neurons), 120 * neurons * 32, PlanSizes()) == is_resident
+        assert suits_resident(widths(neurons // 16), 120 * neurons // 16 * 2, PlanSizes())
 
 
 def test_as_many_features_are_resident_as_shared_memory_holds() -> None:
@@ -191,7 +175,7 @@ def test_a_stage_has_about_equally_many_edges_of_every_output() -> None:
     # 128 outputs of 24 inputs that they do not share fill 13 buffers of 240 inputs.
     n_outputs, degree = 128, 24
     weights = sp.csr_array(np.repeat(np.eye(n_outputs), degree, axis=0))
-    arrays = plan_cuda(Network([Layer(weights)]), "edges", Shape(shared_bytes=0)).arrays
+    arrays = plan_cuda(Network([Layer(weights)]), "edges", PlanSizes(shared_bytes=0)).arrays
     assert len(arrays.stages) == 13
     # 240 inputs are the ones of nearly two rounds, so that a slice is two entries wide, or three.
     assert arrays.slices[:, 1].max() <= 3

@@ -98,7 +98,7 @@ def test_a_layer_without_outputs_leaves_nothing_live() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_steps_run_as_graphs_give_the_same(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_run, "STAGE_ENDS", (1, 8))
+    monkeypatch.setattr(cuda_run, "SEGMENT_ENDS", (1, 8))
     monkeypatch.setattr(cuda_run, "CAPTURED_STEPS", 2)
     monkeypatch.setattr(cuda_run, "LEAST_CAPTURED", 1)
     case = many_layers()

@@ -8,11 +8,12 @@ import numpy.typing as npt
 
 from spdnn.engines.base import OverflowingError
 from spdnn.engines.cuda.device import HINT, Device
-from spdnn.engines.cuda.kernels.gpu import LANES
+from spdnn.engines.cuda.kernels.gpu import WARP
 from spdnn.engines.cuda.placing import Inputs, copied
 from spdnn.engines.cuda.sizes import Kernels
 from spdnn.errors import DeviceError
-from spdnn.plan.cuda.plan import N_OUTPUTS, CudaPlan
+from spdnn.plan.cuda.plan import CudaPlan
+from spdnn.plan.steps import N_OUTPUTS
 
 MOST_FEATURES = 65535 * 16
 """Features on the device at most: the grid's second axis ends there."""
@@ -64,14 +65,14 @@ def capacity_of(device: Device, plan: CudaPlan, n_features: int) -> int:
         If not even one tile fits.
     """
     free = int(MEMORY_SHARE * device.free_bytes())
-    per_tile = LANES * (2 * 4 * plan.max_width + CHUNK_BYTES * plan.max_chunks + LIST_BYTES)
-    n_tiles = min(free // per_tile, MOST_FEATURES // LANES)
+    per_tile = WARP * (2 * 4 * plan.max_width + CHUNK_BYTES * plan.max_chunks + LIST_BYTES)
+    n_tiles = min(free // per_tile, MOST_FEATURES // WARP)
     if n_tiles < 1:
         raise DeviceError(
-            f"{LANES} features of {plan.max_width} neurons need {per_tile / 2**20:.1f} MiB, "
+            f"{WARP} features of {plan.max_width} neurons need {per_tile / 2**20:.1f} MiB, "
             f"{device.name} has {free / 2**20:.1f} MiB left beside the weights: {HINT}"
         )
-    return max(1, min(n_tiles, -(-n_features // LANES))) * LANES
+    return max(1, min(n_tiles, -(-n_features // WARP))) * WARP
 
 
 class Carried:
@@ -139,7 +140,7 @@ class Carried:
         self._begin(np.arange(start, stop, dtype=np.int64), np.ones(n, dtype=np.int64), 0)
         self.device.launch(
             self.kernels.load(inputs.has_values),
-            (-(-n // LANES),),
+            (-(-n // WARP),),
             self.kernels.sizes.threads,
             (
                 inputs.indptr,
@@ -157,9 +158,9 @@ class Carried:
     def upload(self, survivors: Survivors, first_step: int) -> None:
         """Take survivors on, before step `first_step`."""
         n, n_neurons = survivors.activations.shape
-        padded = np.zeros((-(-n // LANES) * LANES, n_neurons), dtype=np.float32)
+        padded = np.zeros((-(-n // WARP) * WARP, n_neurons), dtype=np.float32)
         padded[:n] = survivors.activations
-        tiles = padded.reshape(-1, LANES, n_neurons).transpose(0, 2, 1)
+        tiles = padded.reshape(-1, WARP, n_neurons).transpose(0, 2, 1)
         self._begin(survivors.ids, survivors.stands_for, first_step)
         self.device.write(self.y[0], np.ascontiguousarray(tiles).reshape(-1))
 
@@ -184,19 +185,19 @@ class Carried:
         rows = np.empty((self.n, 0), dtype=np.float32)
         if whole:
             live = device.read(self.live[self.of], self.n)
-            n_tiles = int(live.max(initial=-1)) // LANES + 1
-            n_numbers = n_tiles * LANES * n_neurons
+            n_tiles = int(live.max(initial=-1)) // WARP + 1
+            n_numbers = n_tiles * WARP * n_neurons
             tiles = device.read(self.y[self.at], n_numbers)[:n_numbers]
-            tiles = tiles.reshape(n_tiles, n_neurons, LANES)
-            rows = tiles[live // LANES, :, live % LANES]
+            tiles = tiles.reshape(n_tiles, n_neurons, WARP)
+            rows = tiles[live // WARP, :, live % WARP]
         return Survivors(ids, stands_for, rows)
 
     def tiles_and_parts(self) -> tuple[int, int]:
         """The grid of kernels that look at all activations: tiles, and parts of the neurons."""
-        n_tiles = -(-self.n // LANES)
+        n_tiles = -(-self.n // WARP)
         n_parts = min(
             BLOCKS_A_MULTIPROCESSOR * self.device.n_multiprocessors // n_tiles,
-            self.n_neurons // (LEAST_NEURONS * (self.kernels.sizes.threads // LANES)),
+            self.n_neurons // (LEAST_NEURONS * (self.kernels.sizes.threads // WARP)),
         )
         return n_tiles, max(1, n_parts)
 

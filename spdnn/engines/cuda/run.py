@@ -11,7 +11,7 @@ from spdnn.engines.base import DeviceSeconds, Output, Progress
 from spdnn.engines.cuda.carried import Carried, Survivors, joined, lists_of
 from spdnn.engines.cuda.device import Device, DeviceArray
 from spdnn.engines.cuda.equal import EqualFeatures
-from spdnn.engines.cuda.kernels.gpu import LANES
+from spdnn.engines.cuda.kernels.gpu import WARP
 from spdnn.engines.cuda.placing import Loaded, Window, place_inputs
 from spdnn.engines.cuda.sizes import Kernels
 from spdnn.plan.cuda.plan import (
@@ -23,11 +23,10 @@ from spdnn.plan.cuda.plan import (
     N_INPUTS,
     WINDOWED,
     CudaPlan,
-    resident_bytes,
-    resident_choices,
 )
+from spdnn.plan.cuda.sizes import resident_bytes, resident_choices
 
-STAGE_ENDS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 28, 32, 40, 48, 64, 96, 128, 256, 512, 1024)
+SEGMENT_ENDS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 28, 32, 40, 48, 64, 96, 128, 256, 512, 1024)
 """Layers behind which the host learns how many features are live, or equal."""
 
 HEAD_END = 16
@@ -71,10 +70,10 @@ class Stage(NamedTuple):
     end_layer: int
 
 
-def cut_stages(plan: CudaPlan, windows: list[Window]) -> list[Stage]:
+def cut_segments(plan: CudaPlan, windows: list[Window]) -> list[Stage]:
     """Cut a plan at the ends of stages and of windows."""
     layers = {int(end): number + 1 for number, end in enumerate(plan.steps_end())}
-    ends = {end for end, layer in layers.items() if layer in STAGE_ENDS}
+    ends = {end for end, layer in layers.items() if layer in SEGMENT_ENDS}
     ends |= {window.end for window in windows}
     of_end = [window.end for window in windows]
     return [
@@ -121,7 +120,7 @@ class Run:
         if plan.mode == "merge":
             capacity = self.carried.capacity
             self.equal = EqualFeatures(device, kernels, n_features, plan.n_layers, capacity)
-        self.stages = cut_stages(plan, self.weights.windows)
+        self.stages = cut_segments(plan, self.weights.windows)
         self.results: list[Survivors] = []
         self._kernel_spans: list[tuple[Any, Any]] = []
         self._copy_spans: list[tuple[Any, Any]] = []
@@ -277,7 +276,7 @@ class Run:
 
     def _resident_features(self) -> int:
         """Features of a block: as many as fit, unless half of the multiprocessors would idle."""
-        choices = resident_choices(self.plan.max_width, self.plan.shape.shared_bytes)
+        choices = resident_choices(self.plan.max_width, self.plan.sizes.shared_bytes)
         n_wanted = self.device.n_multiprocessors / 2
         return next((c for c in choices if self.carried.n >= c * n_wanted), choices[-1])
 
@@ -329,8 +328,8 @@ class Run:
         if of_step.n_bundles:
             device.launch(
                 self.kernels.grouped,
-                (of_step.n_bundles, -(-n // (LANES * sizes.lane_features))),
-                sizes.shape.bundle * LANES,
+                (of_step.n_bundles, -(-n // (WARP * sizes.thread_features))),
+                sizes.plan.bundle * WARP,
                 (*beginning, *(arrays[name] for name in GROUP_ARRAYS), *ending),
             )
         if of_step.n_blocks:
@@ -338,7 +337,7 @@ class Run:
             device.launch(
                 self.kernels.staged(of_step.has_chunks),
                 (of_step.n_blocks, -(-n // sizes.minibatch)),
-                sizes.shape.warps * LANES,
+                sizes.plan.warps * WARP,
                 (*beginning, *(arrays[name] for name in ELL_ARRAYS), *ending, *meeting),
             )
         carried.at = 1 - carried.at

@@ -8,18 +8,18 @@ from spdnn.engines.cuda.kernels import carried, gpu
 from spdnn.engines.cuda.kernels.grouped import make_grouped
 from spdnn.engines.cuda.kernels.resident import make_resident
 from spdnn.engines.cuda.kernels.staged import make_staged
-from spdnn.plan.cuda.plan import Shape
+from spdnn.plan.cuda.sizes import PlanSizes
 
 
 @dataclass(frozen=True)
-class Sizes:
+class CudaSizes:
     """How the kernels are cut; tests in the simulator take small ones.
 
     Attributes
     ----------
-    shape : Shape
+    shape : PlanSizes
         What the plan must know; its shared memory is the device's.
-    lane_features : int
+    thread_features : int
         Features of a lane of the grouped kernel.
     minibatch : int
         Features of a block of the staged kernel.
@@ -29,17 +29,17 @@ class Sizes:
         Of a block of the others, and of the one that lists (at most 1024).
     """
 
-    shape: Shape
-    lane_features: int = 2
+    shape: PlanSizes
+    thread_features: int = 2
     minibatch: int = 16
     resident_threads: tuple[int, int] = (256, 1024)
     threads: int = 256
     list_threads: int = 1024
 
 
-def sizes_for(shared_bytes: int) -> Sizes:
+def sizes_for(shared_bytes: int) -> CudaSizes:
     """The sizes for a GPU whose blocks may have so much shared memory."""
-    return Sizes(Shape(shared_bytes=shared_bytes))
+    return CudaSizes(PlanSizes(shared_bytes=shared_bytes))
 
 
 REGISTERS_HALF_FULL = 64
@@ -49,13 +49,13 @@ REGISTERS_HALF_FULL = 64
 class Kernels:
     """The kernels of some sizes, made when they are first wanted."""
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: CudaSizes) -> None:
         self.sizes = sizes
-        shape, threads = sizes.shape, sizes.threads
+        shape, threads = sizes.plan, sizes.threads
         half = REGISTERS_HALF_FULL
         self.grouped = gpu.kernel(
-            make_grouped(shape.bundle, shape.rows, sizes.lane_features),
-            half if sizes.lane_features <= 2 else 2 * half,
+            make_grouped(shape.bundle, shape.rows, sizes.thread_features),
+            half if sizes.thread_features <= 2 else 2 * half,
         )
         self.staged = cache(
             lambda has_chunks: gpu.kernel(
@@ -73,7 +73,7 @@ class Kernels:
         self.resident = cache(self._resident)
 
     def _resident(self, features: int, has_groups: bool) -> Any:
-        shape = self.sizes.shape
+        shape = self.sizes.plan
         threads = self.sizes.resident_threads[0 if has_groups else 1]
         made = make_resident(shape.bundle, shape.rows, shape.warps, features, threads, has_groups)
         return gpu.kernel(made, None if has_groups else REGISTERS_HALF_FULL)
