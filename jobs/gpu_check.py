@@ -410,8 +410,8 @@ def tiny_sizes():
     from spdnn.engines.cuda.sizes import CudaSizes
     from spdnn.plan.cuda.sizes import PlanSizes
 
-    shape = PlanSizes(bundle=1, rows=4, warps=1, buffer=8, chunk=16, shared_bytes=48 << 10)
-    return CudaSizes(shape, 1, 4, resident_threads=(32, 32), threads=32, list_threads=8)
+    plan = PlanSizes(bundle=1, rows=4, warps=1, buffer=8, chunk=16, shared_bytes=48 << 10)
+    return CudaSizes(plan, 1, 4, resident_threads=(32, 32), threads=32, list_threads=8)
 
 
 def run_engine(engine, network, plan, features, name, repeats, planned):

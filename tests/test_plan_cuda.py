@@ -8,8 +8,24 @@ from hypothesis import strategies as st
 
 from spdnn import Features, Layer, Network
 from spdnn.plan.cuda.bundles import UNROLL
-from spdnn.plan.cuda.plan import END_BUNDLE, END_ELL, FIRST_BUNDLE, FIRST_ELL, FIRST_WHOLE, N_INPUTS, WINDOWED, CudaPlan, plan_cuda
-from spdnn.plan.cuda.sizes import PlanSizes, resident_bytes, resident_choices, row_stride, suits_resident
+from spdnn.plan.cuda.plan import (
+    END_BUNDLE,
+    END_ELL,
+    FIRST_BUNDLE,
+    FIRST_ELL,
+    FIRST_WHOLE,
+    N_INPUTS,
+    WINDOWED,
+    CudaPlan,
+    plan_cuda,
+)
+from spdnn.plan.cuda.sizes import (
+    PlanSizes,
+    resident_bytes,
+    resident_choices,
+    row_stride,
+    suits_resident,
+)
 from spdnn.plan.steps import LAYER, N_OUTPUTS, NO_LAYER
 from spdnn.recipes.radixnet import official_network
 from tests.makers import dyadic_cases, dyadic_network
@@ -20,21 +36,21 @@ RESIDENT = PlanSizes(bundle=2, rows=4, warps=2, buffer=8, shared_bytes=48 << 10)
 
 def step_matrix(plan: CudaPlan, step: int) -> np.ndarray:
     """The weights of a step, dense, as a kernel would read them: positions x positions."""
-    shape, arrays = plan.sizes, plan.arrays
+    sizes, arrays = plan.sizes, plan.arrays
     row = arrays.steps[step]
     matrix = np.zeros((row[N_INPUTS], row[N_OUTPUTS]))
     is_written = np.zeros(row[N_OUTPUTS], dtype=int)
     for bundle in range(row[FIRST_BUNDLE], row[END_BUNDLE]):
         n_inputs, input_start = arrays.bundles[bundle]
         assert n_inputs % UNROLL == 0
-        for inner in range(shape.bundle):
-            first, n_rows = arrays.groups[bundle * shape.bundle + inner]
+        for inner in range(sizes.bundle):
+            first, n_rows = arrays.groups[bundle * sizes.bundle + inner]
             is_written[first : first + n_rows] += 1
             for k in range(n_inputs):
-                source = arrays.group_inputs[input_start + k * shape.bundle + inner]
-                for r in range(shape.rows):
-                    pair = (k * shape.rows // 2 + r // 2) * shape.bundle + inner
-                    weight = arrays.group_weights[input_start * shape.rows + 2 * pair + r % 2]
+                source = arrays.group_inputs[input_start + k * sizes.bundle + inner]
+                for r in range(sizes.rows):
+                    pair = (k * sizes.rows // 2 + r // 2) * sizes.bundle + inner
+                    weight = arrays.group_weights[input_start * sizes.rows + 2 * pair + r % 2]
                     assert r < n_rows or weight == 0
                     if r < n_rows:
                         matrix[source, first + r] += weight
@@ -51,7 +67,7 @@ def step_matrix(plan: CudaPlan, step: int) -> np.ndarray:
             is_written[outputs] += 1
         for stage in range(first_stage, end_stage):
             map_start, n_staged, first_slice = arrays.stages[stage]
-            assert plan.is_resident or n_staged <= shape.buffer
+            assert plan.is_resident or n_staged <= sizes.buffer
             staged = arrays.maps[map_start : map_start + n_staged]
             assert np.unique(staged).size == staged.size
             for inner, output in enumerate(outputs):
@@ -68,10 +84,10 @@ def step_matrix(plan: CudaPlan, step: int) -> np.ndarray:
 
 @given(dyadic_cases(max_layers=1), st.sampled_from([SMALL, RESIDENT]))
 def test_a_step_holds_every_weight_of_its_layer(
-    case: tuple[Network, Features], shape: PlanSizes
+    case: tuple[Network, Features], sizes: PlanSizes
 ) -> None:
     network, _ = case
-    plan = plan_cuda(network, "edges", shape)
+    plan = plan_cuda(network, "edges", sizes)
     weights = network.layers[0].weights.toarray()
     np.testing.assert_array_equal(step_matrix(plan, 0)[:, plan.output_position], weights)
     assert plan.layer_edges == network.layer_edges
@@ -79,11 +95,11 @@ def test_a_step_holds_every_weight_of_its_layer(
 
 @given(dyadic_cases(always=True), st.sampled_from([SMALL, RESIDENT]))
 def test_steps_chain_into_the_networks_product(
-    case: tuple[Network, Features], shape: PlanSizes
+    case: tuple[Network, Features], sizes: PlanSizes
 ) -> None:
     network, _ = case
     for mode in ("edges", "merge"):
-        plan = plan_cuda(network, mode, shape)
+        plan = plan_cuda(network, mode, sizes)
         product = np.zeros((network.n_inputs, plan.n_loaded + 1))
         product[np.arange(network.n_inputs), plan.load_position] = 1
         product = product[:, : plan.n_loaded]

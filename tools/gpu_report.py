@@ -153,9 +153,9 @@ def seconds_at_best(gpu: Gpu, neurons: int, layers: int, shares: dict[str, float
     size = SIZES[neurons]
     entering = [FEATURES, *FIRST_LIVE][:layers]
     entering += [size.categories] * (layers - len(entering))
-    shape = PlanSizes(shared_bytes=gpu.shared_bytes)
+    sizes = PlanSizes(shared_bytes=gpu.shared_bytes)
     edges = neurons * EDGES_PER_NEURON
-    is_resident = suits_resident([neurons] * (layers + 1), layers * edges, shape)
+    is_resident = suits_resident([neurons] * (layers + 1), layers * edges, sizes)
     seconds = 0.0
     for n in entering:
         if is_resident:

@@ -140,9 +140,8 @@ def variants() -> list[Variant]:
 
     layered = PlanSizes(shared_bytes=0)
     run(" 16 x 2", CudaSizes(layered), 8, True, "merge")
-    run(
-        "", CudaSizes(replace(layered, chunk=1, skew=0)), 8, True, "edges"
-    )  # any four inputs are many
+    in_chunks = replace(layered, chunk=1, skew=0)  # an output of four inputs is long
+    run("", CudaSizes(in_chunks), 8, True, "edges")
     run(" 16 x 4", replace(CudaSizes(layered), thread_features=4), 8, True, "edges")
     resident = PlanSizes(shared_bytes=Recorder.shared_bytes)
     for features, width in ((16, 1024), (8, 1700), (4, 5000)):

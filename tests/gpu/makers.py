@@ -38,7 +38,7 @@ TWO_WARPS = CudaSizes(
 )
 
 
-IN_CHUNKS = replace(TINY, plan=replace(TINY.shape, chunk=3, skew=2))
+IN_CHUNKS = replace(TINY, plan=replace(TINY.plan, chunk=3, skew=2))
 """Outputs of seven inputs may be long."""
 
 

@@ -134,7 +134,7 @@ def test_steps_with_and_without_chunks_run_as_one_graph(monkeypatch: pytest.Monk
     has_chunks = [
         of_step.has_chunks
         for of_step in cuda_run.launches_of(
-            plan_cuda(case[0], "edges", IN_CHUNKS.shape).arrays.steps
+            plan_cuda(case[0], "edges", IN_CHUNKS.plan).arrays.steps
         )
     ]
     assert set(has_chunks) == {True, False}
@@ -159,6 +159,6 @@ def test_batches_and_windows_give_the_same(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("mode", MODES)
 def test_a_network_with_a_long_output_is_not_resident(mode: str) -> None:
     network, _ = skewed_layers()
-    shape = replace(IN_CHUNKS.shape, shared_bytes=IN_SHARED)
-    assert not plan_cuda(network, mode, shape).is_resident
-    assert plan_cuda(network, mode, replace(shape, skew=100)).is_resident
+    sizes = replace(IN_CHUNKS.plan, shared_bytes=IN_SHARED)
+    assert not plan_cuda(network, mode, sizes).is_resident
+    assert plan_cuda(network, mode, replace(sizes, skew=100)).is_resident

@@ -67,23 +67,23 @@ class CudaEngine:
         What a merged network leaves is not known yet: it mostly suits the resident kernel,
         and has no groups. Any other kernel is compiled when it is first launched.
         """
-        shape = self.sizes.plan
+        sizes = self.sizes.plan
         widths = [network.n_inputs, *(n_outputs for _, n_outputs in network.shapes)]
-        if not suits_resident(widths, network.n_edges, shape):
-            shape = replace(shape, shared_bytes=0)
+        if not suits_resident(widths, network.n_edges, sizes):
+            sizes = replace(sizes, shared_bytes=0)
         eye = sp.eye_array(TRIED, dtype=np.float32)
         shared = np.ones((TRIED, TRIED), dtype=np.float32)
-        self._try([shared, eye], "edges", shape, has_values=False)
+        self._try([shared, eye], "edges", sizes, has_values=False)
         self._try([eye, eye], "merge", self.sizes.plan, has_values=True)
-        if not shape.shared_bytes:  # where long outputs are cut
-            in_chunks = replace(shape, chunk=1, skew=0)
+        if not sizes.shared_bytes:  # where long outputs are cut
+            in_chunks = replace(sizes, chunk=1, skew=0)
             self._try([shared], "edges", in_chunks, has_values=False)
         self._weights = None
 
-    def _try(self, weights: list[Any], mode: str, shape: PlanSizes, *, has_values: bool) -> None:
+    def _try(self, weights: list[Any], mode: str, sizes: PlanSizes, *, has_values: bool) -> None:
         """Run a network for each number of features with which its plan has a kernel."""
         network = Network([Layer(of_layer, bias=-0.01) for of_layer in weights])
-        plan = plan_cuda(network, mode, shape)
+        plan = plan_cuda(network, mode, sizes)
         enough = -(-self.device.n_multiprocessors // 2)  # blocks, see `Run`
         for of_block in RESIDENT_FEATURES if plan.is_resident else RESIDENT_FEATURES[-1:]:
             indices = np.arange(of_block * enough) % TRIED

@@ -1,4 +1,4 @@
-"""How the kernels are cut, and the kernels cut so."""
+"""The sizes of the kernels, and the kernels of some sizes."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -13,23 +13,25 @@ from spdnn.plan.cuda.sizes import PlanSizes
 
 @dataclass(frozen=True)
 class CudaSizes:
-    """How the kernels are cut; tests in the simulator take small ones.
+    """The sizes of the kernels; tests in the simulator take small ones.
 
     Attributes
     ----------
-    shape : PlanSizes
-        What the plan must know; its shared memory is the device's.
+    plan : PlanSizes
+        What the plan must know, too; its shared memory is the device's.
     thread_features : int
-        Features of a lane of the grouped kernel.
+        Features of a thread of the grouped kernel.
     minibatch : int
-        Features of a block of the staged kernel.
+        Features of a thread block of the staged kernel.
     resident_threads : tuple of int
-        Of a block of the resident kernel, with groups and without.
+        Threads of a thread block of the resident kernel, with groups and without.
     threads : int
-        Of a block of the others, and of the one that lists (at most 1024).
+        Threads of a thread block of the kernels around the layers.
+    list_threads : int
+        Threads of the kernel that lists features, at most 1024.
     """
 
-    shape: PlanSizes
+    plan: PlanSizes
     thread_features: int = 2
     minibatch: int = 16
     resident_threads: tuple[int, int] = (256, 1024)
@@ -38,28 +40,39 @@ class CudaSizes:
 
 
 def sizes_for(shared_bytes: int) -> CudaSizes:
-    """The sizes for a GPU whose blocks may have so much shared memory."""
+    """The sizes for a GPU.
+
+    Parameters
+    ----------
+    shared_bytes : int
+        Shared memory that a thread block may have.
+    """
     return CudaSizes(PlanSizes(shared_bytes=shared_bytes))
 
 
 REGISTERS_HALF_FULL = 64
-"""Registers a thread with which half of the most threads of a multiprocessor still fit."""
+"""Registers a thread with which a multiprocessor still holds half of its most threads."""
 
 
 class Kernels:
-    """The kernels of some sizes, made when they are first wanted."""
+    """The kernels of some sizes; variants are made when they are first wanted.
+
+    Parameters
+    ----------
+    sizes : CudaSizes
+    """
 
     def __init__(self, sizes: CudaSizes) -> None:
         self.sizes = sizes
-        shape, threads = sizes.plan, sizes.threads
+        plan, threads = sizes.plan, sizes.threads
         half = REGISTERS_HALF_FULL
         self.grouped = gpu.kernel(
-            make_grouped(shape.bundle, shape.rows, sizes.thread_features),
+            make_grouped(plan.bundle, plan.rows, sizes.thread_features),
             half if sizes.thread_features <= 2 else 2 * half,
         )
         self.staged = cache(
             lambda has_chunks: gpu.kernel(
-                make_staged(shape.warps, sizes.minibatch, shape.buffer, has_chunks), half
+                make_staged(plan.warps, sizes.minibatch, plan.buffer, has_chunks), half
             )
         )
         self.load = cache(lambda has_values: gpu.kernel(carried.make_load(threads, has_values)))
@@ -73,9 +86,9 @@ class Kernels:
         self.resident = cache(self._resident)
 
     def _resident(self, features: int, has_groups: bool) -> Any:
-        shape = self.sizes.plan
+        plan = self.sizes.plan
         threads = self.sizes.resident_threads[0 if has_groups else 1]
-        made = make_resident(shape.bundle, shape.rows, shape.warps, features, threads, has_groups)
+        made = make_resident(plan.bundle, plan.rows, plan.warps, features, threads, has_groups)
         return gpu.kernel(made, None if has_groups else REGISTERS_HALF_FULL)
 
 

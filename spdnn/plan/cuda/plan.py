@@ -30,7 +30,7 @@ from spdnn.plan.cuda.bundles import cut_bundles
 from spdnn.plan.cuda.ell import LARGEST_BUFFER, cut_ell
 from spdnn.plan.cuda.outputs import sort_outputs
 from spdnn.plan.cuda.sizes import PlanSizes, suits_resident
-from spdnn.plan.steps import FIRST_OWN, Step, StepTable, Walk
+from spdnn.plan.steps import FIRST_OWN, NONZERO, Step, StepTable, Walk
 
 (
     FIRST_BUNDLE,
@@ -61,7 +61,7 @@ class CudaArrays(NamedTuple):
     Attributes
     ----------
     steps : ndarray, shape (n_steps, `N_COLUMNS`), int64
-        The step table.
+        The step table. `NONZERO` is the only bit of column TESTS.
     caps : ndarray, shape (n_steps,), float32
         Largest activation; infinite for none.
     bundles, groups : ndarray, int64
@@ -230,8 +230,11 @@ class _Cutter:
         self._add_ell(columns.indptr, inputs, columns.data, alone, columns.shape[0], first_alone)
         end_bundle, end_ell = self._lengths["bundles"], self._lengths["ell_blocks"]
         order = outputs.order
+        # The kernels make NaN of every sum that is not finite: FINITE would tell them nothing. A
+        # column with one bit needs no mask, with which a kernel would spill registers.
+        rules = step.rules._replace(tests=step.rules.tests & NONZERO)
         self._table.add(
-            step.rules,
+            rules,
             self._table.count_layer(step),
             order.size,
             self._table.add_bias(step.bias[order]),

@@ -90,7 +90,7 @@ def kernel(function: Callable[..., Any], max_registers: int | None = None) -> An
 
 def inlined(function: Callable[..., Any]) -> Any:
     """Make of a function of numbers one that kernels can call."""
-    return function if SIMULATED else cuda.jit(function, device=True)
+    return function if SIMULATED else cuda.jit(function, device=True, inline="always")
 
 
 def compile_for(compiled: Any, arguments: tuple[Any, ...]) -> None:

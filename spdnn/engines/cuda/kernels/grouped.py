@@ -26,7 +26,7 @@ from spdnn.engines.cuda.kernels.gpu import (
 from spdnn.engines.cuda.kernels.records import Groups, StepTables, Tiles
 from spdnn.plan.cuda.bundles import UNROLL
 from spdnn.plan.cuda.plan import END_BUNDLE, FIRST_BUNDLE, GROUP_INPUTS, N_INPUTS
-from spdnn.plan.steps import BIAS_START, IS_RELU, LAYER, N_OUTPUTS, NO_LAYER, NONZERO, TESTS
+from spdnn.plan.steps import BIAS_START, IS_RELU, LAYER, N_OUTPUTS, NO_LAYER, TESTS
 
 STAGED_INPUTS = 16
 """Inputs whose weights are staged at a time: with 8 groups of 16 outputs, 8 KiB."""
@@ -118,7 +118,7 @@ def make_grouped(bundle: int, rows: int, features: int) -> Callable[..., Any]:
         n_after = steps[step, N_OUTPUTS]
         bias_start = steps[step, BIAS_START] + first_output
         least = zero if steps[step, IS_RELU] != 0 else lowest
-        tests_nonzero = steps[step, TESTS] & NONZERO != 0
+        tests_nonzero = steps[step, TESTS] != 0
         ends_layer = steps[step, LAYER] != NO_LAYER
         cap = caps[step]
         # Short loops follow one another: each is unrolled, so that sums stay in registers.

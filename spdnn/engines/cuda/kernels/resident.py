@@ -42,7 +42,6 @@ from spdnn.plan.steps import (
     MAY_DROP,
     N_OUTPUTS,
     NO_LAYER,
-    NONZERO,
     TESTS,
 )
 
@@ -123,7 +122,7 @@ def make_resident(
         for number in range(first_step, end_step):
             step = uint64(number)
             least = zero if steps[step, IS_RELU] != 0 else lowest
-            tests_nonzero = steps[step, TESTS] & NONZERO != 0
+            tests_nonzero = steps[step, TESTS] != 0
             cap = caps[step]
             bias_start = steps[step, BIAS_START]
             layer = steps[step, LAYER]

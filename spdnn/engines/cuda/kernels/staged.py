@@ -33,7 +33,7 @@ from spdnn.engines.cuda.kernels.records import ChunkSums, EllBlocks, StepTables,
 from spdnn.plan.chunks import CHUNK_NUMBER, END_CHUNK, FIRST_CHUNK, OUTPUT
 from spdnn.plan.cuda.plan import ELL_INDICES, END_ELL, FIRST_ELL, FIRST_WHOLE, MAPS, N_INPUTS
 from spdnn.plan.cuda.sizes import row_stride
-from spdnn.plan.steps import BIAS_START, IS_RELU, LAYER, N_OUTPUTS, NO_LAYER, NONZERO, TESTS
+from spdnn.plan.steps import BIAS_START, IS_RELU, LAYER, N_OUTPUTS, NO_LAYER, TESTS
 
 
 def make_staged(warps: int, features: int, buffer: int, has_chunks: bool) -> Callable[..., Any]:
@@ -129,7 +129,7 @@ def make_staged(warps: int, features: int, buffer: int, has_chunks: bool) -> Cal
                     for v in range(features):
                         sums[v] += partial[minibatch, uint64(c), v]
         least = zero if steps[step, IS_RELU] != 0 else lowest
-        tests_nonzero = steps[step, TESTS] & NONZERO != 0
+        tests_nonzero = steps[step, TESTS] != 0
         ends_layer = steps[step, LAYER] != NO_LAYER
         cap = caps[step]
         n_after = steps[step, N_OUTPUTS]
