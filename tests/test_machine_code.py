@@ -53,7 +53,7 @@ def device_array(kind: types.Array) -> DeviceNDArray:
 
 def argument(kind: types.Type) -> Any:
     """An argument of a launch, of a type."""
-    if isinstance(kind, types.NamedTuple):
+    if isinstance(kind, (types.NamedTuple, types.NamedUniTuple)):
         return kind.instance_class(*map(argument, kind.types))
     return device_array(kind) if isinstance(kind, types.Array) else 1
 
