@@ -19,19 +19,8 @@ from spdnn.plan.cpu.blocks import (
     WEIGHT_START,
     BlockCosts,
 )
-from spdnn.plan.cpu.plan import (
-    BIAS_START,
-    END_BLOCK,
-    FIRST_BLOCK,
-    IS_RELU,
-    LAYER,
-    MAY_DROP,
-    N_OUTPUTS,
-    PART,
-    TESTS,
-    WHOLE,
-    PlanArrays,
-)
+from spdnn.plan.cpu.plan import END_BLOCK, FIRST_BLOCK, PART, WHOLE, PlanArrays
+from spdnn.plan.steps import BIAS_START, IS_RELU, LAYER, MAY_DROP, N_OUTPUTS, TESTS
 
 NEURONS = 512
 """Inputs and outputs of the layers that are timed."""
