@@ -27,7 +27,11 @@ def test_a_kept_plan_is_mapped_and_gives_the_same(
     network, features = many_layers()
     engine = CudaEngine(device=open_device(), sizes=sizes_with(shared_bytes))
     made = plan_for(engine, network, mode, tmp_path / "plan")
-    monkeypatch.setattr(CudaEngine, "plan", None)  # it is not made again
+
+    def plan_again(*given: object) -> None:
+        raise AssertionError("planned again")
+
+    monkeypatch.setattr(CudaEngine, "plan", plan_again)
     plan = plan_for(engine, network, mode, tmp_path / "plan")
     assert (plan.work, plan.sizes, plan.is_resident) == (made.work, made.sizes, made.is_resident)
     assert not plan.arrays.steps.flags.owndata
