@@ -14,6 +14,7 @@ for bit, for any number of threads and any tile.
 """
 
 import threading
+import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -36,6 +37,7 @@ from spdnn.engines.cpu.kernels.team import break_up, gather_team
 from spdnn.engines.cpu.kernels.tile import Room, live_words
 from spdnn.engines.cpu.kernels.vectors import LANES
 from spdnn.engines.cpu.packed import PackedFeatures, is_worth_packing, pack
+from spdnn.engines.cpu.scores import Scorer, score_width
 from spdnn.engines.state import State
 from spdnn.errors import PlanError
 from spdnn.features import Features, index_dtype
@@ -123,6 +125,7 @@ class CpuEngine:
         self.threads = checked_threads(threads)
         self._costs: BlockCosts | None = None
         self._widths: tuple[int, int] | None = None
+        self._scorers: weakref.WeakKeyDictionary[CpuPlan, Scorer] = weakref.WeakKeyDictionary()
 
     @property
     def tuning(self) -> list[Any]:
@@ -213,6 +216,40 @@ class CpuEngine:
         with ThreadPoolExecutor(self.threads) as pool:
             run = _Run(plan, start, end, widths, self.threads, pool, activations, progress)
             return run.output()
+
+    def scores(self, plan: CpuPlan, inputs: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """The last layer's activations, dense, of dense features; the same bits as `run` gives.
+
+        What the plan needs for it beside is made with the first call.
+
+        Parameters
+        ----------
+        plan : CpuPlan
+        inputs : ndarray, shape (n_features, n_inputs), float32
+            C order.
+
+        Returns
+        -------
+        ndarray, shape (n_features, n_outputs), float32
+            Zeros for features that died.
+
+        Raises
+        ------
+        DeviceError
+            If what it works in does not fit into memory.
+        OverflowingError
+            If activations are not finite; see `run`.
+        """
+        scorer = self._scorers.get(plan)
+        if scorer is None:
+            scorer = Scorer(plan, self.threads, score_width(plan))
+            self._scorers[plan] = scorer
+        return scorer(inputs)
+
+    def close(self) -> None:
+        """Give back the threads that `scores` has started; the next call starts others."""
+        for scorer in self._scorers.values():
+            scorer.close()
 
 
 def tile_width(plan: CpuPlan, times: int = 1) -> int:

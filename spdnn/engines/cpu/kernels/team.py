@@ -65,7 +65,7 @@ def break_up(team: Team) -> None:
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def _arrive(typing_context: Any, arrived: Any) -> Any:
+def arrive(typing_context: Any, arrived: Any) -> Any:
     """Add 1 to ``arrived[0]``, atomically; returns what it was."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -77,7 +77,7 @@ def _arrive(typing_context: Any, arrived: Any) -> Any:
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def _look(typing_context: Any, arrived: Any) -> Any:
+def look(typing_context: Any, arrived: Any) -> Any:
     """``arrived[0]`` as it is now, with all that was written before it became so.
 
     Tells the processor that this is a loop that waits.
@@ -106,12 +106,12 @@ def meet(team: Team) -> None:
     """Wait until all threads of the team have come here."""
     if team.size == 1:
         return
-    before = _arrive(team.arrived)
+    before = arrive(team.arrived)
     if before >= BROKEN:
         return
     everybody = (before // team.size + 1) * team.size
     n_looks = 0
-    while _look(team.arrived) < everybody:
+    while look(team.arrived) < everybody:
         n_looks += 1
         if n_looks > SPINS:
             _sched_yield()
