@@ -20,6 +20,8 @@ from spdnn.engines.cpu import scores as scoring
 from spdnn.engines.cpu.engine import CpuEngine
 from spdnn.engines.cpu.scores import Scorer
 from spdnn.engines.reference import ReferenceEngine
+from spdnn.plan.cpu.blocks import TYPICAL_COSTS
+from spdnn.plan.cpu.dense import with_dense_outputs
 from spdnn.plan.cpu.plan import CpuPlan
 from spdnn.plan.cpu.slices import PART_INPUTS, VECTORS, slice_plan
 from tests.makers import PATTERNS, edge_pattern
@@ -231,3 +233,27 @@ def test_a_forked_child_has_helpers_of_its_own() -> None:
         os._exit(0 if is_equal else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     np.testing.assert_array_equal(scorer(inputs), expected)
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from([0.2, 0.5, 0.9]))
+def test_dense_enough_outputs_are_completed_with_zeros(seed: int, density: float) -> None:
+    rng = np.random.default_rng(seed)
+    weights = rng.normal(size=(40, 30)) * (rng.random((40, 30)) < density)
+    columns = sp.csc_array(weights.astype(np.float32))
+    completed = with_dense_outputs(columns, TYPICAL_COSTS)
+    np.testing.assert_array_equal(completed.toarray(), columns.toarray())
+    degree = np.diff(completed.indptr)
+    is_changed = degree != np.diff(columns.indptr)
+    assert np.unique(degree[is_changed]).size <= 1
+    assert is_changed.any() == (density > 0.3)
+    network = Network([Layer(weights)])
+    plan = CpuEngine(1).plan(network, "edges")
+    assert plan.layer_edges == network.layer_edges
+
+
+def test_groups_that_share_few_inputs_are_not_completed() -> None:
+    mask = np.zeros((64, 64))
+    for first in range(0, 64, 32):
+        mask[first : first + 32, first : first + 32] = 1
+    columns = sp.csc_array(mask, dtype=np.float32)
+    assert with_dense_outputs(columns, TYPICAL_COSTS) is columns

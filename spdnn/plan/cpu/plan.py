@@ -19,6 +19,7 @@ from spdnn.plan.cpu.blocks import (
     BlockCosts,
     cut_layer,
 )
+from spdnn.plan.cpu.dense import with_dense_outputs
 from spdnn.plan.cpu.split import split_long
 from spdnn.plan.merge import loading_of, merge_layers
 from spdnn.plan.parts import Parts
@@ -273,7 +274,7 @@ class _Steps:
         layer: int,
     ) -> None:
         """Add what leads from one tile to the next: one step, or three where outputs are long."""
-        columns = weights.tocsc()
+        columns = with_dense_outputs(weights.tocsc(), self._costs)
         n_outputs = bias.size
         rules = _Rules(is_relu, tests, math.inf if cap is None else cap)
         split = split_long(columns, self.position)
