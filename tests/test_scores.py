@@ -22,7 +22,7 @@ from spdnn.engines.cpu.scores import Scorer
 from spdnn.engines.reference import ReferenceEngine
 from spdnn.plan.cpu.blocks import TYPICAL_COSTS
 from spdnn.plan.cpu.dense import with_dense_outputs
-from spdnn.plan.cpu.plan import CpuPlan
+from spdnn.plan.cpu.plan import CpuPlan, plan_edges
 from spdnn.plan.cpu.slices import PART_INPUTS, VECTORS, slice_plan
 from tests.makers import PATTERNS, edge_pattern
 from tests.test_engines_agree import tiny_chunks
@@ -159,7 +159,7 @@ def test_slices_hold_every_weight_once_and_pad_with_what_adds_nothing() -> None:
 def test_groups_become_panels() -> None:
     rng = np.random.default_rng(0)
     network = Network([Layer(rng.normal(size=(30, n))) for n in (300,)])
-    slices = slice_plan(CpuEngine(1).plan(network, "edges"))
+    slices = slice_plan(plan_edges(network))
     assert slices is not None
     assert slices.parts[:, VECTORS].tolist() == [8, 8, 2, 1]
 
