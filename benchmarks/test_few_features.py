@@ -6,7 +6,7 @@ others use the machine, too.
 """
 
 from collections.abc import Callable
-from functools import cache
+from functools import lru_cache
 from itertools import pairwise
 from statistics import median
 from time import perf_counter, sleep
@@ -48,7 +48,7 @@ def layers_of(widths: list[int], densities: list[float], seed: int = 0) -> list[
     return layers
 
 
-@cache
+@lru_cache(1)
 def both(name: str, density: float, threads: int) -> tuple[int, Run, Run]:
     """Inputs of a network, ONNX Runtime on it, and this package's engine."""
     if name == TRAINED:
@@ -65,7 +65,7 @@ def series(run: Callable[[], object]) -> tuple[float, float]:
     """Seconds of a call, the median of a short series and the least."""
     seconds = []
     end = perf_counter() + SERIES_SECONDS
-    while len(seconds) < 3 or perf_counter() < end:
+    while not seconds or perf_counter() < end:
         start = perf_counter()
         run()
         seconds.append(perf_counter() - start)
@@ -80,8 +80,8 @@ CASES = [
 ] + [(TRAINED, 0.6, 10000)]
 
 
-@pytest.mark.parametrize("threads", sorted({1, default_threads()}))
 @pytest.mark.parametrize(("name", "density", "count"), CASES)
+@pytest.mark.parametrize("threads", sorted({1, default_threads()}), ids="{}threads".format)
 def test_against_dense_onnx_runtime(name, density, count, threads, report):
     n_inputs, theirs, ours = both(name, density, threads)
     inputs = np.random.default_rng(1).random((count, n_inputs), np.float32)

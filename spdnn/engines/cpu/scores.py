@@ -12,7 +12,9 @@ from spdnn.engines.base import OverflowingError
 from spdnn.engines.cpu.kernels import scores as kernel
 from spdnn.engines.cpu.kernels.crew import MAILBOX, STOP, open_mailbox, post
 from spdnn.engines.cpu.kernels.tile import live_words
-from spdnn.machine.memory import require_bytes
+from spdnn.engines.cpu.kernels.vectors import LANES
+from spdnn.machine.memory import l2_bytes, require_bytes
+from spdnn.plan.cpu.blocks import IS_SHARED, N_INPUTS, N_ROWS
 from spdnn.plan.cpu.plan import CpuPlan
 from spdnn.plan.cpu.slices import slice_plan
 
@@ -20,8 +22,9 @@ PAGE = 1 << 12
 """Bytes: arrays that threads write begin at such a multiple, so that they share no cache line."""
 
 
-WIDTH = 64
-"""Features of a tile: two times the lanes that blocks with inputs of their own take at once."""
+WIDTH, DENSE_WIDTH = 64, 96
+"""Features of a tile: twice the lanes that blocks with inputs of their own take at once, or those
+that share them."""
 
 WORTH_WAKING = 100_000
 """Additions of vectors from which helpers are woken, some 40 microseconds of one thread."""
@@ -29,10 +32,21 @@ WORTH_WAKING = 100_000
 WORTH_WAKING_ONE = 80_000
 """Edges of a network from which they are woken for one feature."""
 
+WORTH_SHARING = 96
+"""Weights of a neuron, on average, from which threads take a tile together, as in `run`."""
+
+SHARED_VECTORS = 2
+"""Vectors of features for each thread up to which they do: weights beyond the L2 cache are then
+read once, not by each thread."""
+
 
 def score_width(plan: CpuPlan) -> int:
     """Features of a tile for scores by a plan."""
-    return WIDTH
+    blocks = plan.arrays.blocks
+    n_weights = blocks[:, N_ROWS] * blocks[:, N_INPUTS]
+    is_dense = 2 * n_weights[blocks[:, IS_SHARED] == 1].sum() > n_weights.sum()
+    fits = 2 * 4 * DENSE_WIDTH * plan.max_width <= l2_bytes()
+    return DENSE_WIDTH if is_dense and fits else WIDTH
 
 
 class Scorer:
@@ -100,6 +114,7 @@ class Scorer:
             kernel.TILE_WIDTH: self._width,
             kernel.WORTH_WAKING: WORTH_WAKING,
             kernel.WORTH_WAKING_ONE: WORTH_WAKING_ONE,
+            kernel.MOST_SHARED: self._most_shared(),
             kernel.N_THREADS: threads,
             kernel.MAILBOXES: self._mailboxes,
             kernel.MEETINGS: np.zeros((threads + 1) * kernel.APART, dtype=np.int64),
@@ -132,6 +147,13 @@ class Scorer:
         self._lock = threading.Lock()
         self._helpers: list[threading.Thread] = []
         self._stop: Any = None
+
+    def _most_shared(self) -> int:
+        """Vectors of features up to which all threads take one tile together."""
+        weights = self._plan.arrays.weights
+        if weights.nbytes <= l2_bytes() or weights.size < WORTH_SHARING * self._plan.work.neurons:
+            return self._threads - 1
+        return min(self._width // LANES, SHARED_VECTORS * self._threads)
 
     def __call__(self, inputs: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Scores of features.

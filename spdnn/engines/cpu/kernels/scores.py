@@ -60,6 +60,7 @@ from spdnn.plan.cpu.slices import Slices
     TILE_WIDTH,
     WORTH_WAKING,
     WORTH_WAKING_ONE,
+    MOST_SHARED,
     SLICE_STEPS,
     PARTS,
     N_PARTS,
@@ -86,10 +87,10 @@ from spdnn.plan.cpu.slices import Slices
     NEXT,
     FAILED,
     JOB,
-) = range(50)
+) = range(51)
 """Places in a job. First what the plan is, then where threads work, last what one call is about."""
 
-SINGLES = 1
+SINGLES = 2
 """Features up to which each is taken by itself, lanes across outputs; more fill vectors better."""
 
 APART = 8
@@ -181,12 +182,12 @@ def score(
         is_much = n_vectors * job[EDGES] >= job[WORTH_WAKING]
     size = job[N_THREADS] if is_much else 1
     widest = job[TILE_WIDTH] // LANES
+    job[TOGETHER] = 1 if is_single or n_vectors <= job[MOST_SHARED] else 0
     # All tiles about equally wide, and as many for each thread.
     n_tiles = (n_vectors + widest - 1) // widest
-    if n_tiles < 4 * size:
+    if n_tiles < 4 * size and not job[TOGETHER]:
         n_tiles = (n_tiles + size - 1) // size * size
     job[WIDTH] = (n_vectors + n_tiles - 1) // n_tiles * LANES
-    job[TOGETHER] = 1 if is_single or n_vectors < size else 0
     job[SIZE] = size
     mailboxes = _long(job, MAILBOXES, (job[N_THREADS] - 1) * MAILBOX)
     n_helpers = size - 1

@@ -76,6 +76,9 @@ def _make_blocks(n_rows: int, is_shared: bool) -> Callable[..., int]:
     rows = min(n_rows, _SHAPE.rows)
     wide_lanes = lanes_at_once(n_rows, is_shared)
     wide, narrow = wide_lanes // width, LANES // width
+    # Of three vectors there may be two left, which two passes of one would take longer for.
+    middle_lanes = 2 * LANES
+    middle, has_middle = middle_lanes // width, wide_lanes > middle_lanes
     shared = int(is_shared)
     index_step, index_row = (1, 0) if is_shared else (n_rows, 1)
 
@@ -117,6 +120,15 @@ def _make_blocks(n_rows: int, is_shared: bool) -> Callable[..., int]:
                     )  # fmt: skip
                     _set_bits(live, lane, bits)
                     lane += wide_lanes
+                if has_middle and lane + middle_lanes <= end_lane:
+                    bits = block_sums(
+                        rows, middle, width, shared, plan.weights, weight, n_rows,
+                        plan.indices, index, index_step, n_inputs,
+                        source, target, position + row, lane, stride,
+                        plan.bias, bias, cap, is_relu, tests,
+                    )  # fmt: skip
+                    _set_bits(live, lane, bits)
+                    lane += middle_lanes
                 while lane < end_lane:
                     bits = block_sums(
                         rows, narrow, width, shared, plan.weights, weight, n_rows,
