@@ -73,10 +73,10 @@ docs: $(VENV)/with-docs
 	@echo "docs/_build/docs/index.html"
 
 bench-cpu: $(VENV)/with-bench
-	$(BIN)/python -m pytest benchmarks -q --ignore benchmarks/test_any_network.py
+	$(BIN)/python -m pytest benchmarks -q --ignore benchmarks/test_any_network.py --ignore benchmarks/test_few_features.py
 
 bench-any: $(VENV)/with-bench
-	$(BIN)/python -m pytest benchmarks/test_any_network.py -q
+	$(BIN)/python -m pytest benchmarks/test_any_network.py benchmarks/test_few_features.py -q
 
 # One marker for each extra that is installed; a changed pyproject.toml installs it again.
 $(VENV)/with-%: pyproject.toml | $(BIN)/python

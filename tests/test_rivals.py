@@ -41,6 +41,8 @@ def test_threads_are_those_asked_for_or_one(rival: Rival) -> None:
         ("mkl", "sparse_dot_mkl"),
         ("torch", "torch"),
         ("graphblas", "graphblas"),
+        ("onnxruntime", "onnxruntime"),
+        ("onnxruntime", "onnx"),
         ("cusparse", "cupy"),
     ],
 )
@@ -69,3 +71,19 @@ def test_what_memory_does_not_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -
         rival.convert(FEATURES)
     with pytest.raises(DeviceError, match="the network needs"):
         RIVALS["scipy-dense"](NETWORK)
+
+
+def test_dense_weights_that_memory_does_not_hold_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("spdnn.machine.memory.available_bytes", lambda: 200_000)
+    with pytest.raises(DeviceError, match="ONNX Runtime, dense: the weights"):
+        RIVALS["onnxruntime"](NETWORK)
+
+
+def test_a_network_that_is_too_large_for_one_model_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = RIVALS["onnxruntime"](NETWORK, 1)
+    monkeypatch.setattr("spdnn.bench.dense_onnx.MODEL_BYTES", 1)
+    parts = RIVALS["onnxruntime"](NETWORK, 1)
+    converted = whole.convert(FEATURES)
+    np.testing.assert_array_equal(parts.run(converted), whole.run(converted))

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from spdnn.bench.dense_onnx import dense_onnx
 from spdnn.errors import DeviceError
 from spdnn.features import Features
 from spdnn.machine.memory import require_bytes
@@ -353,6 +354,33 @@ class GraphBlas(Rival):
         return np.sort(live).astype(np.int64)
 
 
+class OnnxRuntime(Rival):
+    """ONNX Runtime: dense weights times dense features, with zeros for all that is not there.
+
+    What one takes who knows nothing of sparsity. Nothing is dropped.
+    """
+
+    key = "onnxruntime"
+    name = "ONNX Runtime, dense"
+    short = "ONNX Runtime"
+    packages = ("onnxruntime",)
+    usual_rate = 1e8
+
+    def __init__(self, network: Network, threads: int | None = None) -> None:
+        super().__init__(network, threads)
+        self.scores = dense_onnx(network.layers, self.threads)
+
+    def convert(self, features: Features) -> Any:
+        """Features as dense rows, float32."""
+        n_bytes = COPIES * 4 * features.n_features * self.width
+        require_bytes(n_bytes, f"{self.name}: dense features", "take fewer `features`")
+        return features.to_csr(np.float32).toarray()
+
+    def run(self, converted: Any) -> Live:
+        """Run all layers."""
+        return np.flatnonzero(self.scores(converted).any(axis=1)).astype(np.int64)
+
+
 def _import(name: str, module: str) -> ModuleType:
     """Import a library of a rival (DeviceError if it cannot be imported)."""
     try:
@@ -362,6 +390,7 @@ def _import(name: str, module: str) -> ModuleType:
 
 
 RIVALS: dict[str, type[Rival]] = {
-    rival.key: rival for rival in (Mkl, Torch, ScipyDense, GraphBlas, ScipyCsr, CuSparse)
+    rival.key: rival
+    for rival in (Mkl, Torch, OnnxRuntime, ScipyDense, GraphBlas, ScipyCsr, CuSparse)
 }
 """All rivals by key. A new rival is a class and its name here."""

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, Self
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,7 @@ from spdnn.engines.cpu.calibrate import measured_costs
 from spdnn.engines.cpu.kernels.vectors import LANES
 from spdnn.engines.cpu.packed import is_worth_packing, pack
 from spdnn.engines.cpu.run import Loaded, Run
+from spdnn.engines.cpu.scores import Scorer, score_width
 from spdnn.engines.cpu.sizes import DEFAULT_SIZES, CpuSizes
 from spdnn.engines.state import State
 from spdnn.errors import PlanError
@@ -63,10 +65,13 @@ class CpuEngine:
         self.sizes = sizes
         self.widths: Widths | None = None
         self._kept_threads = KeptThreads(self.threads)
+        self._scorers: WeakKeyDictionary[CpuPlan, Scorer] = WeakKeyDictionary()
 
     def close(self) -> None:
         """End the threads. A later run starts new ones; it may be called twice."""
         self._kept_threads.close()
+        for scorer in self._scorers.values():
+            scorer.close()
 
     @cached_property
     def _costs(self) -> BlockCosts:
@@ -209,3 +214,32 @@ class CpuEngine:
         end = plan.n_layers if until is None else until
         run = Run(plan, start, end, widths, self.sizes, self._kept_threads, activations, progress)
         return run.output()
+
+    def scores(self, plan: CpuPlan, inputs: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """The last layer's activations, dense, of dense features; the same bits as `run` gives.
+
+        What the plan needs for it beside is made with the first call.
+
+        Parameters
+        ----------
+        plan : CpuPlan
+        inputs : ndarray, shape (n_features, n_inputs), float32
+            C order.
+
+        Returns
+        -------
+        ndarray, shape (n_features, n_outputs), float32
+            Zeros for features that died.
+
+        Raises
+        ------
+        DeviceError
+            If what it works in does not fit into memory.
+        OverflowingError
+            If activations are not finite; see `run`.
+        """
+        scorer = self._scorers.get(plan)
+        if scorer is None:
+            scorer = Scorer(plan, self.threads, score_width(plan))
+            self._scorers[plan] = scorer
+        return scorer(inputs)

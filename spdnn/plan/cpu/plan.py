@@ -19,6 +19,7 @@ from spdnn.plan.cpu.blocks import (
     BlockCosts,
     cut_layer,
 )
+from spdnn.plan.cpu.dense import with_dense_outputs
 from spdnn.plan.cpu.rest import keeps_cap
 from spdnn.plan.cpu.split import Split, split_long
 from spdnn.plan.steps import (
@@ -190,7 +191,7 @@ class _Cutter:
 
     def add(self, step: Step) -> None:
         """Cut what leads from one tile to the next: one step, or three where outputs are long."""
-        columns = step.weights.tocsc()
+        columns = with_dense_outputs(step.weights.tocsc(), self._costs)
         layer = self._table.count_layer(step)
         split = split_long(columns, self.position)
         if split is None:

@@ -71,7 +71,7 @@ def abort(party: Party) -> None:
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def _arrive(typing_context: Any, arrived: Any) -> Any:
+def arrive(typing_context: Any, arrived: Any) -> Any:
     """Add 1 to ``arrived[0]``, atomically; returns what it was."""
 
     def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -83,7 +83,7 @@ def _arrive(typing_context: Any, arrived: Any) -> Any:
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def _read(typing_context: Any, arrived: Any) -> Any:
+def read(typing_context: Any, arrived: Any) -> Any:
     """``arrived[0]`` as it is now, with all that was written before it became so.
 
     Tells the processor that this is a loop that waits.
@@ -112,12 +112,12 @@ def wait(party: Party) -> None:
     """Wait until all threads of the group have arrived here."""
     if party.parties == 1:
         return
-    before = _arrive(party.arrived)
+    before = arrive(party.arrived)
     if before >= BROKEN:
         return
     everybody = (before // party.parties + 1) * party.parties
     n_reads = 0
-    while _read(party.arrived) < everybody:
+    while read(party.arrived) < everybody:
         n_reads += 1
         if n_reads > SPINS:
             _sched_yield()

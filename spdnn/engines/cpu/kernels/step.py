@@ -77,6 +77,9 @@ def _make_blocks(n_rows: int, is_shared: bool) -> Callable[..., int]:
     rows = min(n_rows, _REGISTERS.rows)
     wide_lanes = lanes_at_once(n_rows, is_shared)
     wide, narrow = wide_lanes // width, LANES // width
+    # Of three vectors there may be two left, which two passes of one would take longer for.
+    middle_lanes = 2 * LANES
+    middle, has_middle = middle_lanes // width, wide_lanes > middle_lanes
     shared = int(is_shared)
     index_step, index_row = (1, 0) if is_shared else (n_rows, 1)
 
@@ -116,6 +119,11 @@ def _make_blocks(n_rows: int, is_shared: bool) -> Callable[..., int]:
                     bits = block_sums(constants, plan, where, rules, source, target, lane, stride)
                     _set_bits(live, lane, bits)
                     lane += wide_lanes
+                if has_middle and lane + middle_lanes <= end_lane:
+                    constants = (rows, middle, width, shared)
+                    bits = block_sums(constants, plan, where, rules, source, target, lane, stride)
+                    _set_bits(live, lane, bits)
+                    lane += middle_lanes
                 while lane < end_lane:
                     constants = (rows, narrow, width, shared)
                     bits = block_sums(constants, plan, where, rules, source, target, lane, stride)

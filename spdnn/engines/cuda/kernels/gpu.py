@@ -87,9 +87,12 @@ def kernel(function: Callable[..., Any], max_registers: int | None = None) -> An
     return cuda.jit(function, max_registers=max_registers)
 
 
-def inlined(function: Callable[..., Any]) -> Any:
+def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
     """Make of a function of numbers one that kernels can call."""
-    return function if SIMULATED else cuda.jit(function, device=True, inline="always")
+    if SIMULATED:
+        return function
+    device: Callable[..., Any] = cuda.jit(function, device=True, inline="always")
+    return device
 
 
 def compile_for(compiled: Any, arguments: tuple[Any, ...]) -> None:
