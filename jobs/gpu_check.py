@@ -374,13 +374,13 @@ def check_network(what, arguments):
     usual = engine.sizes
     for name, sizes in runs_of(what, usual).items():
         mode = name.partition(",")[0]
-        key = mode, sizes.shape
+        key = mode, sizes.plan
         engine = CudaEngine(device=engine.device, sizes=sizes)
         started = time.perf_counter()
         if key not in plans:
             plans[key] = plan_for(engine, network, mode, plan_file(what, arguments))
         planned = time.perf_counter() - started
-        if plans[key].is_resident and sizes.lane_features != usual.lane_features:
+        if plans[key].is_resident and sizes.thread_features != usual.thread_features:
             continue  # the resident kernel has no such variant
         repeats = 1 if arguments.tiny else REPEATS
         found[name] = run_engine(engine, network, plans[key], features, name, repeats, planned)
@@ -399,19 +399,19 @@ def runs_of(what, sizes):
     if what.endswith(MERGE_ONLY):
         return {"merge": sizes}
     if what.endswith(SKEWED):
-        whole = replace(sizes, shape=replace(sizes.shape, skew=WHOLE))
+        whole = replace(sizes, plan=replace(sizes.plan, skew=WHOLE))
         return {"edges": sizes, "edges, whole outputs": whole}
-    wide = replace(sizes, lane_features=4)
+    wide = replace(sizes, thread_features=4)
     return {"edges": sizes, "merge": sizes, "edges, 4 features a lane": wide}
 
 
 def tiny_sizes():
     """One warp a block: the simulator makes a thread of each thread."""
-    from spdnn.engines.cuda.sizes import Sizes
-    from spdnn.plan.cuda.plan import Shape
+    from spdnn.engines.cuda.sizes import CudaSizes
+    from spdnn.plan.cuda.sizes import PlanSizes
 
-    shape = Shape(bundle=1, rows=4, warps=1, buffer=8, chunk=16, shared_bytes=48 << 10)
-    return Sizes(shape, 1, 4, resident_threads=(32, 32), threads=32, list_threads=8)
+    plan = PlanSizes(bundle=1, rows=4, warps=1, buffer=8, chunk=16, shared_bytes=48 << 10)
+    return CudaSizes(plan, 1, 4, resident_threads=(32, 32), threads=32, list_threads=8)
 
 
 def run_engine(engine, network, plan, features, name, repeats, planned):

@@ -22,7 +22,7 @@ from tests.oracle import dense_inference
 def tiny_chunks() -> Iterator[None]:
     """Cut outputs of a handful of inputs into chunks."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(split, "CHUNK", 3)
+        patch.setattr(split, "CPU_CHUNK", 3)
         patch.setattr(split, "LONGEST", 4)
         yield
 

@@ -9,7 +9,8 @@ from spdnn import Layer, Network
 
 pytest.importorskip("numba_cuda")
 
-from spdnn.plan.cuda.plan import Shape, plan_cuda
+from spdnn.plan.cuda.plan import plan_cuda
+from spdnn.plan.cuda.sizes import PlanSizes
 from spdnn.recipes.power_law import power_law_layer
 from tools import gpu_report as report
 from tools.machine_code import Loop
@@ -62,11 +63,11 @@ def test_the_longest_lane_is_what_its_block_stages_and_goes_through() -> None:
     weights = np.zeros((300, 200))
     weights[:, 7] = 1.0
     network = Network([Layer(weights)])
-    whole = plan_cuda(network, "edges", Shape(shared_bytes=0, skew=1000))
+    whole = plan_cuda(network, "edges", PlanSizes(shared_bytes=0, skew=1000))
     staged, steps = report.work_of_blocks(whole)
     assert (staged.tolist(), steps.tolist()) == ([300, 0], [300, 0])
     assert report.most_partial_sums(whole) == 0
-    in_chunks = plan_cuda(network, "edges", Shape(shared_bytes=0))
+    in_chunks = plan_cuda(network, "edges", PlanSizes(shared_bytes=0))
     staged, steps = report.work_of_blocks(in_chunks)
     assert staged.tolist() == [300, 0, 0]
     # Five chunks of 64, the last of 44: 48 rounds fill a buffer, and 16 the next.
@@ -75,7 +76,7 @@ def test_the_longest_lane_is_what_its_block_stages_and_goes_through() -> None:
 
 
 def test_a_launch_is_bound_by_its_longest_lane_or_by_what_all_do() -> None:
-    plan = plan_cuda(Network([Layer(np.ones((300, 1)))]), "edges", Shape(shared_bytes=0))
+    plan = plan_cuda(Network([Layer(np.ones((300, 1)))]), "edges", PlanSizes(shared_bytes=0))
     loop = Loop(32, 8, 32, 4, 4, 0, 20)  # 64 instructions for two edges
     gpu = report.Gpu("any", 0, 1e20, 1e20, 1e20, 163 << 10, 1e9)
     lane = 3 * 300 * 16 / 128 + 300 * 32

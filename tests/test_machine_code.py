@@ -1,14 +1,25 @@
 """The GPU kernels' machine code, read without a GPU: nothing spills, sums stay in registers."""
 
+import ctypes
 import re
 import subprocess
 import sys
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("numba_cuda")
 
+from numba import types
+from numba.cuda.cudadrv.devicearray import DeviceNDArray
+from numba.cuda.dispatcher import _Kernel
+from numba.np.numpy_support import as_dtype
+
 from spdnn import DeviceError
+from spdnn.engines.cuda.kernels import gpu
 from tools import machine_code as proof
 
 VARIANTS = {variant.name: variant for variant in proof.variants()}
@@ -31,6 +42,36 @@ def test_nothing_spills_and_no_number_is_in_local_memory(name: str) -> None:
         code = proof.assembled(VARIANTS[name], architecture)
         assert (code.stack_bytes, code.spill_bytes) == (0, 0)
         assert not re.search(r"\b(LDL|STL)\b", code.sass)
+
+
+def device_array(kind: types.Array) -> DeviceNDArray:
+    """What CuPy's memory becomes for a launch: an array of one number, wherever it is."""
+    host = np.empty((1,) * kind.ndim, as_dtype(kind.dtype))
+    memory = SimpleNamespace(device_ctypes_pointer=ctypes.c_void_p(4096), device_pointer_value=4096)
+    return DeviceNDArray(host.shape, host.strides, host.dtype, gpu_data=memory)
+
+
+def argument(kind: types.Type) -> Any:
+    """An argument of a launch, of a type."""
+    if isinstance(kind, types.NamedTuple):
+        return kind.instance_class(*map(argument, kind.types))
+    return device_array(kind) if isinstance(kind, types.Array) else 1
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_launch_gives_a_kernel_the_numbers_that_it_takes(name: str) -> None:
+    """The launcher's part that needs no GPU: it spreads records out as the compiler does."""
+    variant = VARIANTS[name]
+    arguments = tuple(map(argument, variant.signature))
+    dispatcher = gpu.kernel(variant.function)
+    assert tuple(map(dispatcher.typeof_pyval, arguments)) == variant.signature
+    launcher = SimpleNamespace(extensions=[])
+    launcher._prepare_args = partial(_Kernel._prepare_args, launcher)
+    numbers: list[Any] = []
+    for kind, each in zip(variant.signature, arguments, strict=True):
+        launcher._prepare_args(kind, each, 0, [], numbers)
+    entry = proof.ptx_of(variant).partition(".entry")[2].partition(")")[0]
+    assert len(numbers) == len(re.findall(r"\.param ", entry)) > 0
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -102,9 +143,12 @@ def test_kernels_compile_where_numpy_has_lost_what_the_compiler_names() -> None:
         "import numpy, spdnn; vars(numpy).pop('row_stack', None);"
         "from spdnn.engines.cuda.kernels import gpu;"
         "from spdnn.engines.cuda.kernels.carried import unite;"
-        "types = [gpu.array_of(name) for name in ('int32', 'int32', 'uint64', 'int32')];"
-        "types += [gpu.array_of('int64')] * 3 + [gpu.array_of('int32')];"
-        "print('.entry' in gpu.compile_ptx(unite, tuple(types), (9, 0)));"
+        "from spdnn.engines.cuda.kernels.records import FeatureList, HashTable;"
+        "from numba.types import NamedTuple;"
+        "arrays = {name: gpu.array_of(name) for name in ('int32', 'int64', 'uint64')};"
+        "a, b, c = arrays.values();"
+        "records = NamedTuple((a, a, b, b), FeatureList), NamedTuple((c, c, a, c, a), HashTable);"
+        "print('.entry' in gpu.compile_ptx(unite, (*records, b, a), (9, 0)));"
         "print('row_stack' in vars(numpy))"
     )
     command = [sys.executable, "-W", "error:::spdnn.engines.cuda.kernels.gpu", "-c", program]

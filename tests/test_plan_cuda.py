@@ -14,43 +14,43 @@ from spdnn.plan.cuda.plan import (
     FIRST_BUNDLE,
     FIRST_ELL,
     FIRST_WHOLE,
-    LAYER,
     N_INPUTS,
-    N_OUTPUTS,
-    NO_LAYER,
     WINDOWED,
     CudaPlan,
-    Shape,
     plan_cuda,
+)
+from spdnn.plan.cuda.sizes import (
+    PlanSizes,
     resident_bytes,
     resident_choices,
     row_stride,
     suits_resident,
 )
+from spdnn.plan.steps import LAYER, N_OUTPUTS, NO_LAYER
 from spdnn.recipes.radixnet import official_network
 from tests.makers import dyadic_cases, dyadic_network
 
-SMALL = Shape(bundle=2, rows=4, warps=2, buffer=8, chunk=3, skew=2, shared_bytes=0)
-RESIDENT = Shape(bundle=2, rows=4, warps=2, buffer=8, shared_bytes=48 << 10)
+SMALL = PlanSizes(bundle=2, rows=4, warps=2, buffer=8, chunk=3, skew=2, shared_bytes=0)
+RESIDENT = PlanSizes(bundle=2, rows=4, warps=2, buffer=8, shared_bytes=48 << 10)
 
 
 def step_matrix(plan: CudaPlan, step: int) -> np.ndarray:
     """The weights of a step, dense, as a kernel would read them: positions x positions."""
-    shape, arrays = plan.shape, plan.arrays
+    sizes, arrays = plan.sizes, plan.arrays
     row = arrays.steps[step]
     matrix = np.zeros((row[N_INPUTS], row[N_OUTPUTS]))
     is_written = np.zeros(row[N_OUTPUTS], dtype=int)
     for bundle in range(row[FIRST_BUNDLE], row[END_BUNDLE]):
         n_inputs, input_start = arrays.bundles[bundle]
         assert n_inputs % UNROLL == 0
-        for inner in range(shape.bundle):
-            first, n_rows = arrays.groups[bundle * shape.bundle + inner]
+        for inner in range(sizes.bundle):
+            first, n_rows = arrays.groups[bundle * sizes.bundle + inner]
             is_written[first : first + n_rows] += 1
             for k in range(n_inputs):
-                source = arrays.group_inputs[input_start + k * shape.bundle + inner]
-                for r in range(shape.rows):
-                    pair = (k * shape.rows // 2 + r // 2) * shape.bundle + inner
-                    weight = arrays.group_weights[input_start * shape.rows + 2 * pair + r % 2]
+                source = arrays.group_inputs[input_start + k * sizes.bundle + inner]
+                for r in range(sizes.rows):
+                    pair = (k * sizes.rows // 2 + r // 2) * sizes.bundle + inner
+                    weight = arrays.group_weights[input_start * sizes.rows + 2 * pair + r % 2]
                     assert r < n_rows or weight == 0
                     if r < n_rows:
                         matrix[source, first + r] += weight
@@ -67,7 +67,7 @@ def step_matrix(plan: CudaPlan, step: int) -> np.ndarray:
             is_written[outputs] += 1
         for stage in range(first_stage, end_stage):
             map_start, n_staged, first_slice = arrays.stages[stage]
-            assert plan.is_resident or n_staged <= shape.buffer
+            assert plan.is_resident or n_staged <= sizes.buffer
             staged = arrays.maps[map_start : map_start + n_staged]
             assert np.unique(staged).size == staged.size
             for inner, output in enumerate(outputs):
@@ -84,10 +84,10 @@ def step_matrix(plan: CudaPlan, step: int) -> np.ndarray:
 
 @given(dyadic_cases(max_layers=1), st.sampled_from([SMALL, RESIDENT]))
 def test_a_step_holds_every_weight_of_its_layer(
-    case: tuple[Network, Features], shape: Shape
+    case: tuple[Network, Features], sizes: PlanSizes
 ) -> None:
     network, _ = case
-    plan = plan_cuda(network, "edges", shape)
+    plan = plan_cuda(network, "edges", sizes)
     weights = network.layers[0].weights.toarray()
     np.testing.assert_array_equal(step_matrix(plan, 0)[:, plan.output_position], weights)
     assert plan.layer_edges == network.layer_edges
@@ -95,11 +95,11 @@ def test_a_step_holds_every_weight_of_its_layer(
 
 @given(dyadic_cases(always=True), st.sampled_from([SMALL, RESIDENT]))
 def test_steps_chain_into_the_networks_product(
-    case: tuple[Network, Features], shape: Shape
+    case: tuple[Network, Features], sizes: PlanSizes
 ) -> None:
     network, _ = case
     for mode in ("edges", "merge"):
-        plan = plan_cuda(network, mode, shape)
+        plan = plan_cuda(network, mode, sizes)
         product = np.zeros((network.n_inputs, plan.n_loaded + 1))
         product[np.arange(network.n_inputs), plan.load_position] = 1
         product = product[:, : plan.n_loaded]
@@ -124,7 +124,7 @@ def test_extents_are_where_steps_begin_in_the_long_arrays(case: tuple[Network, F
 @pytest.mark.parametrize("mode", ["edges", "merge"])
 def test_the_official_layers_become_groups_or_few_edges(mode: str) -> None:
     network = official_network(1024, 8)
-    plan = plan_cuda(network, mode, Shape())
+    plan = plan_cuda(network, mode, PlanSizes())
     assert plan.is_resident
     if mode == "edges":
         # 64 groups of 16 outputs with 32 inputs, 8 a bundle; the group's last layer: 32 share.
@@ -140,8 +140,8 @@ def test_the_official_layers_become_groups_or_few_edges(mode: str) -> None:
 def test_large_networks_take_a_launch_a_step_and_merged_ones_do_not() -> None:
     widths = lambda n: [n] * 121  # noqa: E731
     for neurons, is_resident in ((1024, True), (4096, False), (65536, False)):
-        assert suits_resident(widths(neurons), 120 * neurons * 32, Shape()) == is_resident
-        assert suits_resident(widths(neurons // 16), 120 * neurons // 16 * 2, Shape())
+        assert suits_resident(widths(neurons), 120 * neurons * 32, PlanSizes()) == is_resident
+        assert suits_resident(widths(neurons // 16), 120 * neurons // 16 * 2, PlanSizes())
 
 
 def test_as_many_features_are_resident_as_shared_memory_holds() -> None:
@@ -191,7 +191,7 @@ def test_a_stage_has_about_equally_many_edges_of_every_output() -> None:
     # 128 outputs of 24 inputs that they do not share fill 13 buffers of 240 inputs.
     n_outputs, degree = 128, 24
     weights = sp.csr_array(np.repeat(np.eye(n_outputs), degree, axis=0))
-    arrays = plan_cuda(Network([Layer(weights)]), "edges", Shape(shared_bytes=0)).arrays
+    arrays = plan_cuda(Network([Layer(weights)]), "edges", PlanSizes(shared_bytes=0)).arrays
     assert len(arrays.stages) == 13
     # 240 inputs are the ones of nearly two rounds, so that a slice is two entries wide, or three.
     assert arrays.slices[:, 1].max() <= 3

@@ -15,7 +15,7 @@ from spdnn.engines.cpu import engine as cpu_engine
 from spdnn.engines.cpu.kernels.team import Team, break_up, gather_team, meet
 from spdnn.plan.cpu import split
 from spdnn.plan.cpu.plan import CHUNKS, FINISH, PART, ROWS, WHOLE, plan_edges, plan_merge
-from spdnn.plan.cpu.split import CHUNK, LONGEST, split_long
+from spdnn.plan.cpu.split import CPU_CHUNK, LONGEST, split_long
 from spdnn.recipes.radixnet import official_network
 from tests.test_engines_agree import assert_modes_agree, assert_same, tiny_cpu_engine
 
@@ -62,7 +62,7 @@ def test_the_parts_make_up_the_layer(degrees: list[int], chunk: int, seed: int) 
     columns = layer_of(degrees, 40, seed)
     position = np.random.default_rng(seed).permutation(40).astype(np.int32)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(split, "CHUNK", chunk)
+        patch.setattr(split, "CPU_CHUNK", chunk)
         patch.setattr(split, "LONGEST", 2 * chunk)
         parts = split_long(columns, position)
     if parts is None:
@@ -89,7 +89,7 @@ def chunks_of(parts: split.Split) -> list[np.ndarray]:
     [
         ([LONGEST, 5, 5], 1),
         ([LONGEST - 1, 5, 5], 0),
-        ([LONGEST + CHUNK + 1] * 3 + [LONGEST] * 2 + [0], 5),
+        ([LONGEST + CPU_CHUNK + 1] * 3 + [LONGEST] * 2 + [0], 5),
         ([LONGEST] * 600, 0),  # full blocks, each a small part of the layer
         ([LONGEST] * 600 + [LONGEST + 1], 1),
         ([LONGEST] * 16, 16),  # two blocks would be all of it
@@ -97,7 +97,7 @@ def chunks_of(parts: split.Split) -> list[np.ndarray]:
     ],
 )
 def test_outputs_are_long_where_it_helps(degrees: list[int], n_long: int) -> None:
-    n_inputs = LONGEST + CHUNK + 50
+    n_inputs = LONGEST + CPU_CHUNK + 50
     columns = layer_of(degrees, n_inputs) if degrees else sp.csc_array((n_inputs, 0))
     parts = split_long(columns, np.arange(n_inputs, dtype=np.int32))
     assert (0 if parts is None else parts.long.size) == n_long

@@ -13,11 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from spdnn.challenge import EDGES_PER_NEURON, FEATURES, SIZES
-from spdnn.engines.cuda.sizes import Sizes
+from spdnn.engines.cuda.sizes import CudaSizes
 from spdnn.io.files import whole_file
 from spdnn.network import Layer, Network
 from spdnn.plan.chunks import END_CHUNK, FIRST_CHUNK
-from spdnn.plan.cuda.plan import CudaPlan, Shape, plan_cuda, resident_choices, suits_resident
+from spdnn.plan.cuda.plan import CudaPlan, plan_cuda
+from spdnn.plan.cuda.sizes import PlanSizes, resident_choices, suits_resident
 from spdnn.recipes.power_law import power_law_layer
 from tools.machine_code import (
     ARCHITECTURES,
@@ -152,9 +153,9 @@ def seconds_at_best(gpu: Gpu, neurons: int, layers: int, shares: dict[str, float
     size = SIZES[neurons]
     entering = [FEATURES, *FIRST_LIVE][:layers]
     entering += [size.categories] * (layers - len(entering))
-    shape = Shape(shared_bytes=gpu.shared_bytes)
+    sizes = PlanSizes(shared_bytes=gpu.shared_bytes)
     edges = neurons * EDGES_PER_NEURON
-    is_resident = suits_resident([neurons] * (layers + 1), layers * edges, shape)
+    is_resident = suits_resident([neurons] * (layers + 1), layers * edges, sizes)
     seconds = 0.0
     for n in entering:
         if is_resident:
@@ -194,7 +195,7 @@ def work_of_blocks(
     """Inputs that each ELL block stages, and entries that its longest warp goes through."""
     arrays = plan.arrays
     first_stages = arrays.ell_blocks[:, 2]
-    widths = arrays.slices[:, 1].reshape(-1, plan.shape.warps)
+    widths = arrays.slices[:, 1].reshape(-1, plan.sizes.warps)
     steps = np.add.reduceat(widths, first_stages).max(axis=1)
     return np.add.reduceat(arrays.stages[:, 1], first_stages), steps
 
@@ -212,11 +213,11 @@ def seconds_of_staged(gpu: Gpu, plan: CudaPlan, loop: Loop, n_features: int) -> 
     warp follow each other, and then the partial sums. All blocks together multiply, padding
     included, and read inputs, weights and partial sums from L2.
     """
-    sizes = Sizes(plan.shape)
+    sizes = CudaSizes(plan.sizes)
     minibatch = sizes.minibatch
     n_minibatches = -(-n_features // minibatch)
     staged, steps = work_of_blocks(plan)
-    threads = plan.shape.warps * 32
+    threads = plan.sizes.warps * 32
     clocks = STAGING * staged * minibatch / threads
     clocks += steps * loop.instructions * minibatch / loop.ffma
     longest = float(clocks.max()) + most_partial_sums(plan) * minibatch
@@ -234,9 +235,9 @@ def skew_table(kernels: list[Variant]) -> str:
     rows = []
     for name, skew, kernel in (
         ("whole", neurons, "staged without chunks"),
-        ("in chunks", Shape().skew, "staged with chunks"),
+        ("in chunks", PlanSizes().skew, "staged with chunks"),
     ):
-        plan = plan_cuda(network, "edges", Shape(shared_bytes=0, skew=skew))
+        plan = plan_cuda(network, "edges", PlanSizes(shared_bytes=0, skew=skew))
         staged, steps = work_of_blocks(plan)
         cells = [name, f"{steps.max():,}", str(most_partial_sums(plan)), f"{staged.max():,}"]
         cells.append(f"{plan.arrays.ell_weights.size / network.n_edges:.1f}")

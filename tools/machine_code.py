@@ -21,14 +21,14 @@ import numpy.typing as npt
 import scipy.sparse as sp
 from numba import typeof
 
-from spdnn.engines.cuda.device import DeviceArray, SimulatedDevice
+from spdnn.engines.cuda.device import DeviceArray, SimulatedDevice, view_of
 from spdnn.engines.cuda.engine import CudaEngine
 from spdnn.engines.cuda.kernels import gpu
-from spdnn.engines.cuda.sizes import Sizes
+from spdnn.engines.cuda.sizes import CudaSizes
 from spdnn.errors import DeviceError
 from spdnn.features import Features
 from spdnn.network import Layer, Network
-from spdnn.plan.cuda.plan import Shape
+from spdnn.plan.cuda.sizes import PlanSizes
 
 
 class Architecture(NamedTuple):
@@ -104,15 +104,15 @@ class Recorder(SimulatedDevice):
         shared: int = 0,
     ) -> None:
         """Note the kernel and the types of its arguments."""
-        views = (a.view if isinstance(a, DeviceArray) else a for a in arguments)
-        self.launched[kernel] = tuple(map(typeof, views)), n_threads, shared
+        types = tuple(typeof(view_of(argument)) for argument in arguments)
+        self.launched[kernel] = types, n_threads, shared
 
 
 def variants() -> list[Variant]:
     """All kernels, in all the variants that the engine launches on official networks."""
     found: dict[str, Variant] = {}
 
-    def run(name: str, sizes: Sizes, width: int, has_groups: bool, mode: str) -> None:
+    def run(name: str, sizes: CudaSizes, width: int, has_groups: bool, mode: str) -> None:
         device = Recorder()
         engine = CudaEngine(device=device, sizes=sizes)
         eye = sp.eye_array(width, dtype=np.float32).tolil()
@@ -138,14 +138,15 @@ def variants() -> list[Variant]:
             )
             found.setdefault(title, variant)
 
-    layered = Shape(shared_bytes=0)
-    run(" 16 x 2", Sizes(layered), 8, True, "merge")
-    run("", Sizes(replace(layered, chunk=1, skew=0)), 8, True, "edges")  # any four inputs are many
-    run(" 16 x 4", replace(Sizes(layered), lane_features=4), 8, True, "edges")
-    resident = Shape(shared_bytes=Recorder.shared_bytes)
+    layered = PlanSizes(shared_bytes=0)
+    run(" 16 x 2", CudaSizes(layered), 8, True, "merge")
+    in_chunks = replace(layered, chunk=1, skew=0)  # an output of four inputs is long
+    run("", CudaSizes(in_chunks), 8, True, "edges")
+    run(" 16 x 4", replace(CudaSizes(layered), thread_features=4), 8, True, "edges")
+    resident = PlanSizes(shared_bytes=Recorder.shared_bytes)
     for features, width in ((16, 1024), (8, 1700), (4, 5000)):
-        run(f" {features}, groups", Sizes(resident), width, True, "edges")
-        run(f" {features}", Sizes(resident), width, False, "edges")
+        run(f" {features}, groups", CudaSizes(resident), width, True, "edges")
+        run(f" {features}", CudaSizes(resident), width, False, "edges")
     return list(found.values())
 
 
@@ -225,8 +226,8 @@ def _run(name: str, *arguments: Any) -> str:
 
 def occupancy(variant: Variant, code: Assembled, architecture: Architecture) -> float:
     """Share of a multiprocessor's threads that can run at once."""
-    warps = variant.n_threads // gpu.LANES
-    per_warp = -(-code.registers * gpu.LANES // REGISTER_UNIT) * REGISTER_UNIT
+    warps = variant.n_threads // gpu.WARP
+    per_warp = -(-code.registers * gpu.WARP // REGISTER_UNIT) * REGISTER_UNIT
     shared = code.shared_bytes + variant.dynamic_bytes + SYSTEM_SHARED_BYTES
     shared = -(-shared // SHARED_UNIT) * SHARED_UNIT
     n_blocks = min(

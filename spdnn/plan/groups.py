@@ -1,6 +1,6 @@
 """Finding equal columns: outputs of a layer that have the same inputs, or the same weights too.
 
-They are found by comparing the columns of the weights; no structure is assumed.
+The columns of the weights are compared; nothing is assumed about the network.
 """
 
 from typing import Any
@@ -11,9 +11,10 @@ import numpy.typing as npt
 from spdnn.machine.jit import jit
 
 NOTHING = np.empty(0, dtype=np.uint32)
-"""For `values` or `labels` that do not count."""
+"""What is given for `values` or `labels` that do not count."""
 
 _EMPTY = -1
+"""A slot of the hash table that holds no column."""
 
 
 @jit
@@ -28,12 +29,13 @@ def group_columns(
     Parameters
     ----------
     indptr : ndarray, shape (n_columns + 1,)
+        Where the entries of each column begin.
     indices : ndarray, int32
-        Ascending within each column.
+        The row of each entry, ascending within each column.
     values : ndarray, uint32
-        The bits of the entries, which then count as well; empty where only the pattern counts.
+        The bits of the entries. They count as well; empty where only the pattern counts.
     labels : ndarray, uint32
-        One more number of each column that counts; empty for none.
+        One more number a column that counts, too; empty for none.
 
     Returns
     -------
@@ -44,7 +46,7 @@ def group_columns(
 
     Notes
     -----
-    A hash table with open addressing. A hash only proposes: columns are one group
+    The method is a hash table with open addressing. Hashes only propose: columns become one group
     where all that counts is equal, number by number.
     """
     n_columns = indptr.size - 1

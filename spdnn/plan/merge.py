@@ -1,11 +1,12 @@
 """Exact merging of neurons: what must be equal is computed once.
 
-Two outputs of a layer with equal columns (inputs, weights, bias) have equal values: one is
-computed, and the next layer's edges of the other are sent to it; edges that now coincide are
-added up. Two inputs with equal rows only matter through their sum: it can be taken first, which
-turns a layer into two steps. Both are found by hashing, confirmed by value, on any network.
+Two outputs of a layer with equal columns (inputs, weights, bias) have equal values. One of them is
+computed, and the next layer's edges from the other start at it instead. Edges that then coincide
+are added up. Two inputs with equal rows only matter through their sum. The sum can be taken first,
+which turns a layer into two steps. Equal rows and columns are proposed by hashes and confirmed by
+value, so that this holds for any network.
 
-A merged layer is taken in one step or in two, whichever has the smaller cost.
+A merged layer is one step or two, whichever has fewer edges.
 """
 
 from collections.abc import Iterator
@@ -25,11 +26,11 @@ class MergedLayer(NamedTuple):
     Attributes
     ----------
     sums : csr_array, shape (n_merged_inputs, n_sums), float32, or None
-        The first step, a plain sum with whole numbers as weights; None where it does not pay.
+        The first step: sums of inputs, with whole numbers as weights. None where it does not pay.
     weights : csr_array, shape (n_sums or n_merged_inputs, n_merged_outputs), float32
     bias : ndarray, shape (n_merged_outputs,), float32
     output_class : ndarray, shape (n_outputs,), int32
-        Which merged output each of the layer's outputs has become.
+        The merged output that each of the layer's outputs has become.
     """
 
     sums: sp.csr_array | None
@@ -39,16 +40,16 @@ class MergedLayer(NamedTuple):
 
 
 class Loading(NamedTuple):
-    """How the inputs of a merged network are taken: the first layer's sums while they are loaded.
+    """How a network's inputs are taken: the first layer's sums are taken while they are loaded.
 
     Attributes
     ----------
     position : ndarray, shape (n_inputs,), int32
-        The neuron to which each input is added; `n_loaded` for none.
+        The loaded neuron to which each input is added; `n_loaded` for none.
     n_loaded : int
-        Neurons that there are then.
+        Loaded neurons.
     n_sums : int
-        Inputs that are added up on the way; 0 where the first layer takes them one by one.
+        Inputs that are added up while they are loaded; 0 where each is a neuron of its own.
     """
 
     position: npt.NDArray[np.int32]
@@ -56,10 +57,19 @@ class Loading(NamedTuple):
     n_sums: int
 
 
+def all_edges(network: Network) -> Iterator[tuple[Layer, MergedLayer]]:
+    """Give the layers in the form of merged ones, one at a time, with every edge kept."""
+    for layer in network.layers:
+        bias = np.broadcast_to(layer.bias, layer.n_outputs)
+        itself = np.arange(layer.n_outputs, dtype=np.int32)
+        yield layer, MergedLayer(None, layer.weights, bias, itself)
+
+
 def merge_layers(network: Network) -> Iterator[tuple[Layer, MergedLayer]]:
     """Merge the neurons of all layers, one layer at a time, and give each beside its original.
 
-    The sums of the first are those of `loading_of`: they are no step of their own.
+    The sums of the first layer are taken while inputs are loaded (`loading_of`): they are no step
+    of their own.
     """
     input_class, n_classes = np.arange(network.n_inputs, dtype=np.int32), network.n_inputs
     for layer in network.layers:
@@ -69,7 +79,15 @@ def merge_layers(network: Network) -> Iterator[tuple[Layer, MergedLayer]]:
 
 
 def loading_of(first: MergedLayer, n_inputs: int) -> Loading:
-    """How inputs are taken for the first of a network's merged layers."""
+    """How inputs are taken for a network.
+
+    Parameters
+    ----------
+    first : MergedLayer
+        The first layer.
+    n_inputs : int
+        Inputs of the network.
+    """
     if first.sums is None:
         return Loading(np.arange(n_inputs, dtype=np.int32), n_inputs, 0)
     # Nothing is merged yet: every input is in one sum at most.
@@ -88,13 +106,14 @@ def merge_layer(
     ----------
     layer : Layer
     input_class : ndarray, shape (n_inputs,), int32
-        Which of the merged inputs each input is.
+        The merged input that each input has become.
     n_input_classes : int
+        Merged inputs.
 
     Notes
     -----
-    Weights that are added up are rounded to float32 once, from float64; sums of the
-    challenge's weights are exact.
+    Weights are added up in float64 and rounded to float32 once. Sums of the challenge's weights
+    are exact.
     """
     rows = layer.weights
     if not rows.data.all():
@@ -106,13 +125,13 @@ def merge_layer(
     )
     first_of_group = _first_of_each(row_group, n_groups)
     reduced = rows[first_of_group]
-    # Outputs with equal columns: those of the reduced matrix tell it, too, and are shorter.
+    # Outputs with equal columns: their columns in the reduced matrix are equal, too, and shorter.
     columns = reduced.tocsc()
     bias = np.broadcast_to(layer.bias, layer.n_outputs)
     group, n_distinct = _equal_columns(columns, bias)
     first = _first_of_each(group, n_distinct)
     columns, bias = columns[:, first], bias[first]
-    # With the inputs merged as well, more columns may be equal.
+    # With the inputs merged as well, more columns may have become equal.
     n_inputs = layer.n_inputs
     ones = np.ones(n_inputs)
     sums = sp.coo_array((ones, (input_class, row_group)), shape=(n_input_classes, n_groups)).tocsc()

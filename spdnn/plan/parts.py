@@ -11,12 +11,20 @@ import numpy.typing as npt
 class Parts:
     """What a plan inherits so that it can be kept.
 
-    A plan is a dataclass of numbers, tuples of them, arrays, named tuples of arrays, and
-    dataclasses of numbers.
+    The plan is a dataclass. Its fields are numbers, text, tuples of numbers, arrays, named tuples
+    of arrays, and dataclasses of numbers.
     """
 
     def to_parts(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-        """Facts, ready for JSON, and arrays, by name."""
+        """Take the plan apart.
+
+        Returns
+        -------
+        dict
+            Facts by name, ready for JSON.
+        dict
+            Arrays by name; one of a named tuple is ``field/name``.
+        """
         facts: dict[str, Any] = {}
         arrays: dict[str, npt.NDArray[Any]] = {}
         for name in _types(type(self)):
@@ -30,8 +38,15 @@ class Parts:
         return facts, arrays
 
     @classmethod
-    def from_parts(cls, facts: Mapping[str, Any], array: Callable[[str], Any]) -> Self:
-        """Put together what `to_parts` took apart; `array` gives an array by its name.
+    def from_parts(cls, facts: Mapping[str, Any], array: Callable[[str], npt.NDArray[Any]]) -> Self:
+        """Put together what `to_parts` took apart.
+
+        Parameters
+        ----------
+        facts : mapping
+            As they were written; tuples may have become lists.
+        array : callable
+            Gives an array by its name.
 
         Raises
         ------

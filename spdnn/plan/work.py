@@ -1,4 +1,4 @@
-"""What a plan leaves to do."""
+"""What a plan leaves to compute."""
 
 from typing import NamedTuple
 
@@ -13,14 +13,9 @@ class Work(NamedTuple):
     edges : int
         Multiplications by a weight.
     additions : int
-        Inputs that are added up before, without a weight.
+        Inputs that are added up before a layer, without a weight.
     """
 
     neurons: int
     edges: int
     additions: int
-
-    @property
-    def operations(self) -> int:
-        """Both together."""
-        return self.edges + self.additions

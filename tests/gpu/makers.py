@@ -11,16 +11,16 @@ from spdnn.engines.base import Output
 from spdnn.engines.cuda.device import Device, SimulatedDevice, open_device
 from spdnn.engines.cuda.engine import CudaEngine
 from spdnn.engines.cuda.kernels import gpu
-from spdnn.engines.cuda.sizes import Sizes
-from spdnn.plan.cuda.plan import Shape
+from spdnn.engines.cuda.sizes import CudaSizes
+from spdnn.plan.cuda.sizes import PlanSizes
 from tests.makers import FEATURE_KINDS, PATTERNS, dyadic_features, dyadic_network
 
 IN_SHARED = 48 << 10
 NOT_IN_SHARED = 0
 
-TINY = Sizes(
-    Shape(bundle=1, rows=4, warps=1, buffer=8, shared_bytes=NOT_IN_SHARED),
-    lane_features=1,
+TINY = CudaSizes(
+    PlanSizes(bundle=1, rows=4, warps=1, buffer=8, shared_bytes=NOT_IN_SHARED),
+    thread_features=1,
     minibatch=4,
     resident_threads=(32, 32),
     threads=32,
@@ -28,9 +28,9 @@ TINY = Sizes(
 )
 """One warp a block: the simulator makes a thread of each."""
 
-TWO_WARPS = Sizes(
-    Shape(bundle=2, rows=4, warps=2, buffer=8, shared_bytes=NOT_IN_SHARED),
-    lane_features=2,
+TWO_WARPS = CudaSizes(
+    PlanSizes(bundle=2, rows=4, warps=2, buffer=8, shared_bytes=NOT_IN_SHARED),
+    thread_features=2,
     minibatch=16,
     resident_threads=(64, 64),
     threads=64,
@@ -38,13 +38,13 @@ TWO_WARPS = Sizes(
 )
 
 
-IN_CHUNKS = replace(TINY, shape=replace(TINY.shape, chunk=3, skew=2))
+IN_CHUNKS = replace(TINY, plan=replace(TINY.plan, chunk=3, skew=2))
 """Outputs of seven inputs may be long."""
 
 
-def sizes_with(shared_bytes: int, sizes: Sizes = TINY) -> Sizes:
-    """Sizes with so much shared memory: for the resident kernel, or against it."""
-    return replace(sizes, shape=replace(sizes.shape, shared_bytes=shared_bytes))
+def sizes_with(shared_bytes: int, sizes: CudaSizes = TINY) -> CudaSizes:
+    """CudaSizes with so much shared memory: for the resident kernel, or against it."""
+    return replace(sizes, plan=replace(sizes.plan, shared_bytes=shared_bytes))
 
 
 def device_with(n_bytes: int | None) -> Device:
@@ -58,7 +58,7 @@ def run(
     mode: str,
     shared_bytes: int = NOT_IN_SHARED,
     *,
-    sizes: Sizes = TINY,
+    sizes: CudaSizes = TINY,
     n_bytes: int | None = None,
     **options: Any,
 ) -> Output:

@@ -98,7 +98,7 @@ def test_a_layer_without_outputs_leaves_nothing_live() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_steps_run_as_graphs_give_the_same(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_run, "STAGE_ENDS", (1, 8))
+    monkeypatch.setattr(cuda_run, "SEGMENT_ENDS", (1, 8))
     monkeypatch.setattr(cuda_run, "CAPTURED_STEPS", 2)
     monkeypatch.setattr(cuda_run, "LEAST_CAPTURED", 1)
     case = many_layers()
@@ -173,7 +173,7 @@ def test_equal_features_are_carried_once(shared_bytes: int) -> None:
 
 
 def test_features_are_never_merged_by_hash_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_hash(y_bits, n_neurons, live, n_live, codes) -> None:
+    def no_hash(y_bits, n_neurons, features, hashes) -> None:
         """Leave all codes as they are: equal."""
 
     case = equal_features()
@@ -211,7 +211,7 @@ def test_infer_runs_it_and_tells_the_devices_time(monkeypatch: pytest.MonkeyPatc
 @simulated
 def test_what_does_not_fit_is_refused_with_what_would() -> None:
     network, _ = many_layers()
-    plan = plan_cuda(network, "edges", TINY.shape)
+    plan = plan_cuda(network, "edges", TINY.plan)
     with pytest.raises(DeviceError, match=r"layer's weights need .* twice, .* are free"):
         place_weights(device_with(500), plan)
     wide = Network([Layer(sp.eye_array(500))])

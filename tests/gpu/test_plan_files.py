@@ -29,7 +29,7 @@ def test_a_kept_plan_is_mapped_and_gives_the_same(
     made = plan_for(engine, network, mode, tmp_path / "plan")
     monkeypatch.setattr(CudaEngine, "plan", None)  # it is not made again
     plan = plan_for(engine, network, mode, tmp_path / "plan")
-    assert (plan.work, plan.shape, plan.is_resident) == (made.work, made.shape, made.is_resident)
+    assert (plan.work, plan.sizes, plan.is_resident) == (made.work, made.sizes, made.is_resident)
     assert not plan.arrays.steps.flags.owndata
     for kept, array in zip(plan.arrays, made.arrays, strict=True):
         assert kept.dtype == array.dtype

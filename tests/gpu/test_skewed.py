@@ -12,7 +12,7 @@ import spdnn.engines.cuda.run as cuda_run
 from spdnn import Features, Layer, Network
 from spdnn.engines.cuda.engine import CudaEngine
 from spdnn.engines.cuda.kernels import gpu
-from spdnn.engines.cuda.sizes import Sizes
+from spdnn.engines.cuda.sizes import CudaSizes
 from spdnn.plan.cuda.plan import plan_cuda
 from tests.gpu.makers import (
     IN_CHUNKS,
@@ -29,14 +29,14 @@ MODES = ("edges", "merge")
 ITS_INDICES = np.ndindex
 
 
-def cut(chunk: int, skew: int, sizes: Sizes = TINY) -> Sizes:
-    """Sizes with such chunks."""
-    return replace(sizes, shape=replace(sizes.shape, chunk=chunk, skew=skew))
+def cut(chunk: int, skew: int, sizes: CudaSizes = TINY) -> CudaSizes:
+    """CudaSizes with such chunks."""
+    return replace(sizes, plan=replace(sizes.plan, chunk=chunk, skew=skew))
 
 
-def n_chunks(network: Network, sizes: Sizes, mode: str = "edges") -> int:
+def n_chunks(network: Network, sizes: CudaSizes, mode: str = "edges") -> int:
     """The most chunks of a step."""
-    return plan_cuda(network, mode, sizes.shape).max_chunks
+    return plan_cuda(network, mode, sizes.plan).max_chunks
 
 
 @st.composite
@@ -127,14 +127,14 @@ def skewed_layers(n_features: int = 5) -> tuple[Network, Features]:
 
 
 def test_steps_with_and_without_chunks_run_as_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_run, "STAGE_ENDS", (2,))
+    monkeypatch.setattr(cuda_run, "SEGMENT_ENDS", (2,))
     monkeypatch.setattr(cuda_run, "CAPTURED_STEPS", 2)
     monkeypatch.setattr(cuda_run, "LEAST_CAPTURED", 1)
     case = skewed_layers()
     has_chunks = [
         of_step.has_chunks
         for of_step in cuda_run.launches_of(
-            plan_cuda(case[0], "edges", IN_CHUNKS.shape).arrays.steps
+            plan_cuda(case[0], "edges", IN_CHUNKS.plan).arrays.steps
         )
     ]
     assert set(has_chunks) == {True, False}
@@ -159,6 +159,6 @@ def test_batches_and_windows_give_the_same(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("mode", MODES)
 def test_a_network_with_a_long_output_is_not_resident(mode: str) -> None:
     network, _ = skewed_layers()
-    shape = replace(IN_CHUNKS.shape, shared_bytes=IN_SHARED)
-    assert not plan_cuda(network, mode, shape).is_resident
-    assert plan_cuda(network, mode, replace(shape, skew=100)).is_resident
+    sizes = replace(IN_CHUNKS.plan, shared_bytes=IN_SHARED)
+    assert not plan_cuda(network, mode, sizes).is_resident
+    assert plan_cuda(network, mode, replace(sizes, skew=100)).is_resident

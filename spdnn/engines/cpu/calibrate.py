@@ -8,7 +8,8 @@ import numpy as np
 from spdnn.engines.cpu.kernels.step import WORD, evaluate_step
 from spdnn.engines.cpu.kernels.vectors import LANES
 from spdnn.plan.cpu.blocks import ROWS, BlockCosts
-from spdnn.plan.cpu.plan import WHOLE, PlanArrays
+from spdnn.plan.cpu.plan import END_BLOCK, N_COLUMNS, PART, WHOLE, PlanArrays
+from spdnn.plan.steps import IS_RELU, MAY_DROP, N_OUTPUTS
 
 NEURONS = 512
 STRIDE = 4 * LANES
@@ -57,8 +58,11 @@ def _layer_of(rows: int, degree: int, is_shared: bool) -> PlanArrays:
         axis=1,
     ).astype(np.int64)
     scattered = np.random.default_rng(0).integers(NEURONS, size=n_blocks * n_indices)
+    steps = np.zeros((1, N_COLUMNS), dtype=np.int64)
+    columns = [END_BLOCK, N_OUTPUTS, IS_RELU, MAY_DROP, PART]
+    steps[0, columns] = n_blocks, NEURONS, True, True, WHOLE
     return PlanArrays(
-        steps=np.array([[0, n_blocks, NEURONS, 0, 1, 0, 1, 0, WHOLE]], dtype=np.int64),
+        steps=steps,
         caps=np.ones(1, dtype=np.float32),
         blocks=table,
         indices=scattered.astype(np.uint16),

@@ -1,44 +1,55 @@
 """The features that a run carries: their activations, and lists of who they are."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from spdnn.engines.base import OverflowingError
 from spdnn.engines.cuda.device import HINT, Device
-from spdnn.engines.cuda.kernels.gpu import LANES
+from spdnn.engines.cuda.kernels.gpu import WARP
+from spdnn.engines.cuda.kernels.records import FeatureList, Rows, Tiles
 from spdnn.engines.cuda.placing import Inputs, copied
 from spdnn.engines.cuda.sizes import Kernels
 from spdnn.errors import DeviceError
-from spdnn.plan.cuda.plan import N_OUTPUTS, CudaPlan
+from spdnn.plan.cuda.plan import CudaPlan
+from spdnn.plan.steps import N_OUTPUTS
 
 MOST_FEATURES = 65535 * 16
 """Features on the device at most: the grid's second axis ends there."""
 
 MEMORY_SHARE = 0.9
-"""Of the memory left beside the weights for the activations."""
+"""Share of the memory left beside the weights that activations may take."""
 
 CHUNK_BYTES = 5
-"""A feature's bytes for each chunk of a step: a partial sum, and its share of a counter."""
+"""Bytes of a feature for each chunk of a step: a partial sum, and its share of a counter."""
 
 BLOCKS_A_MULTIPROCESSOR = 4
-"""Blocks wanted where there are few features: their neurons are cut into parts."""
+"""Thread blocks wanted where there are few features: their neurons are cut into parts."""
 
 LEAST_NEURONS = 32
 """Neurons of a thread, below which another part costs more than it gives."""
 
 NOBODY = 0x7F
-"""In each byte of a number of a feature: larger than any."""
+"""What all bytes of a feature's number are set to, so that it is larger than any."""
 
 LIST_BYTES = 2 * (4 + 8 + 8) + 4 * 8
-"""A feature's numbers beside its activations."""
+"""Bytes of a feature beside its activations."""
 
 
 @dataclass(eq=False)
 class Survivors:
-    """Features on the host that wait to be taken on: a row each."""
+    """Features on the host that wait to be taken on.
+
+    Attributes
+    ----------
+    ids : ndarray, shape (n_features,), int64
+        Their numbers in the run.
+    stands_for : ndarray, shape (n_features,), int64
+        How many features each stands for.
+    activations : ndarray, shape (n_features, n_neurons), float32
+        Without neurons where nobody wants them.
+    """
 
     ids: npt.NDArray[np.int64]
     stands_for: npt.NDArray[np.int64]
@@ -46,7 +57,14 @@ class Survivors:
 
 
 def joined(waiting: list[Survivors], capacity: int) -> list[Survivors]:
-    """Survivors of several batches in as few groups of at most `capacity` as there can be."""
+    """Put the survivors of several batches into as few groups as hold them.
+
+    Parameters
+    ----------
+    waiting : list of Survivors
+    capacity : int
+        Features of a group, at most.
+    """
     if not waiting:
         return []
     columns = zip(*((s.ids, s.stands_for, s.activations) for s in waiting), strict=True)
@@ -58,20 +76,27 @@ def joined(waiting: list[Survivors], capacity: int) -> list[Survivors]:
 def capacity_of(device: Device, plan: CudaPlan, n_features: int) -> int:
     """Features that the device is to hold at a time: all of them, or what fits, in whole tiles.
 
+    Parameters
+    ----------
+    device : Device
+    plan : CudaPlan
+    n_features : int
+        Features of the run.
+
     Raises
     ------
     DeviceError
         If not even one tile fits.
     """
     free = int(MEMORY_SHARE * device.free_bytes())
-    per_tile = LANES * (2 * 4 * plan.max_width + CHUNK_BYTES * plan.max_chunks + LIST_BYTES)
-    n_tiles = min(free // per_tile, MOST_FEATURES // LANES)
+    per_tile = WARP * (2 * 4 * plan.max_width + CHUNK_BYTES * plan.max_chunks + LIST_BYTES)
+    n_tiles = min(free // per_tile, MOST_FEATURES // WARP)
     if n_tiles < 1:
         raise DeviceError(
-            f"{LANES} features of {plan.max_width} neurons need {per_tile / 2**20:.1f} MiB, "
+            f"{WARP} features of {plan.max_width} neurons need {per_tile / 2**20:.1f} MiB, "
             f"{device.name} has {free / 2**20:.1f} MiB left beside the weights: {HINT}"
         )
-    return max(1, min(n_tiles, -(-n_features // LANES))) * LANES
+    return max(1, min(n_tiles, -(-n_features // WARP))) * WARP
 
 
 class Carried:
@@ -82,14 +107,15 @@ class Carried:
     capacity : int
         Features that there is room for.
     n_features : int
-        Of the run.
+        Features of the run.
     n : int
-        Features carried, as far as the host knows: an upper bound between two looks.
-    y, live, ids, stands_for, n_live : list of DeviceArray
-        Activations in tiles, and in list order which feature of `y` each is, its number
-        among all, how many it stands for, and how many there are.
+        Features carried, as far as the host knows: an upper bound until it reads the number.
+    y : list of DeviceArray
+        Two buffers of activations, in tiles.
+    lists : list of FeatureList
+        Two lists of features.
     at, of : int
-        Which of the two buffers of activations, and of lists, is to be read.
+        The buffer, and the list, that is to be read: 0 or 1.
     flags : DeviceArray
         Set by kernels for features to go on with, all zero between steps.
     cursor : DeviceArray
@@ -99,12 +125,12 @@ class Carried:
     counts : DeviceArray, shape (3, n_layers), int64
         Live features after each layer, distinct ones of them, features that entered.
     partial, arrived : DeviceArray
-        What chunks of long outputs meet in, for each minibatch of the staged kernel: partial
-        sums, and counters that are all zero between launches.
+        Partial sums and counters for the chunks of long outputs; see
+        `spdnn.engines.cuda.kernels.records.ChunkSums`.
     places : DeviceArray
         The numbers from 0.
     n_neurons : int
-        Of the activations to be read.
+        Neurons of the activations to be read.
     """
 
     def __init__(self, device: Device, kernels: Kernels, plan: CudaPlan, n_features: int) -> None:
@@ -113,10 +139,15 @@ class Carried:
         self.capacity = capacity_of(device, plan, n_features)
         size = self.capacity * plan.max_width
         self.y = [device.empty(size, np.float32) for _ in range(2)]
-        self.live = [device.empty(self.capacity, np.int32) for _ in range(2)]
-        self.ids = [device.empty(self.capacity, np.int64) for _ in range(2)]
-        self.stands_for = [device.empty(self.capacity, np.int64) for _ in range(2)]
-        self.n_live = [device.empty(1, np.int32) for _ in range(2)]
+        self.lists = [
+            FeatureList(
+                live=device.empty(self.capacity, np.int32),
+                n_live=device.empty(1, np.int32),
+                ids=device.empty(self.capacity, np.int64),
+                stands_for=device.empty(self.capacity, np.int64),
+            )
+            for _ in range(2)
+        ]
         self.flags = device.empty(self.capacity, np.int32)
         self.cursor = device.empty(1, np.int64)
         self.not_finite = device.empty(1, np.int64)
@@ -133,19 +164,27 @@ class Carried:
         self.at = self.of = self.n = 0
         self.n_neurons = plan.n_loaded
 
+    @property
+    def features(self) -> FeatureList:
+        """The list that is to be read."""
+        return self.lists[self.of]
+
+    def tiles(self) -> Tiles:
+        """The activations that a step reads, and where it writes."""
+        features = self.features
+        y, out = self.y[self.at], self.y[1 - self.at]
+        return Tiles(y, out, features.live, features.n_live, self.flags)
+
     def load(self, inputs: Inputs, start: int, stop: int) -> None:
         """Take features `start` to `stop` up from their inputs."""
         n = stop - start
         self._begin(np.arange(start, stop, dtype=np.int64), np.ones(n, dtype=np.int64), 0)
         self.device.launch(
             self.kernels.load(inputs.has_values),
-            (-(-n // LANES),),
+            (-(-n // WARP),),
             self.kernels.sizes.threads,
             (
-                inputs.indptr,
-                inputs.indices,
-                inputs.values,
-                self.position,
+                Rows(inputs.indptr, inputs.indices, inputs.values, self.position),
                 self.plan.n_loaded,
                 start - inputs.first,
                 n,
@@ -157,46 +196,47 @@ class Carried:
     def upload(self, survivors: Survivors, first_step: int) -> None:
         """Take survivors on, before step `first_step`."""
         n, n_neurons = survivors.activations.shape
-        padded = np.zeros((-(-n // LANES) * LANES, n_neurons), dtype=np.float32)
+        padded = np.zeros((-(-n // WARP) * WARP, n_neurons), dtype=np.float32)
         padded[:n] = survivors.activations
-        tiles = padded.reshape(-1, LANES, n_neurons).transpose(0, 2, 1)
+        tiles = padded.reshape(-1, WARP, n_neurons).transpose(0, 2, 1)
         self._begin(survivors.ids, survivors.stands_for, first_step)
         self.device.write(self.y[0], np.ascontiguousarray(tiles).reshape(-1))
 
     def _begin(
         self, ids: npt.NDArray[np.int64], stands_for: npt.NDArray[np.int64], first_step: int
     ) -> None:
-        """List features that stand, or will, in their places in buffer 0."""
+        """List features whose activations stand, or will stand, in buffer 0 in their order."""
         device = self.device
         self.at = self.of = 0
         self.n = ids.size
-        device.write(self.live[0], np.arange(self.n, dtype=np.int32))
-        device.write(self.ids[0], ids)
-        device.write(self.stands_for[0], stands_for)
-        device.write(self.n_live[0], np.array([self.n], dtype=np.int32))
+        features = self.features
+        device.write(features.live, np.arange(self.n, dtype=np.int32))
+        device.write(features.ids, ids)
+        device.write(features.stands_for, stands_for)
+        device.write(features.n_live, np.array([self.n], dtype=np.int32))
         device.write(self.cursor, np.array([first_step], dtype=np.int64))
 
     def download(self, *, whole: bool) -> Survivors:
         """Copy the features to the host, their activations only if the `whole` is wanted."""
-        device, n_neurons = self.device, self.n_neurons
-        ids = device.read(self.ids[self.of], self.n)
-        stands_for = device.read(self.stands_for[self.of], self.n)
+        device, n_neurons, features = self.device, self.n_neurons, self.features
+        ids = device.read(features.ids, self.n)
+        stands_for = device.read(features.stands_for, self.n)
         rows = np.empty((self.n, 0), dtype=np.float32)
         if whole:
-            live = device.read(self.live[self.of], self.n)
-            n_tiles = int(live.max(initial=-1)) // LANES + 1
-            n_numbers = n_tiles * LANES * n_neurons
+            live = device.read(features.live, self.n)
+            n_tiles = int(live.max(initial=-1)) // WARP + 1
+            n_numbers = n_tiles * WARP * n_neurons
             tiles = device.read(self.y[self.at], n_numbers)[:n_numbers]
-            tiles = tiles.reshape(n_tiles, n_neurons, LANES)
-            rows = tiles[live // LANES, :, live % LANES]
+            tiles = tiles.reshape(n_tiles, n_neurons, WARP)
+            rows = tiles[live // WARP, :, live % WARP]
         return Survivors(ids, stands_for, rows)
 
     def tiles_and_parts(self) -> tuple[int, int]:
         """The grid of kernels that look at all activations: tiles, and parts of the neurons."""
-        n_tiles = -(-self.n // LANES)
+        n_tiles = -(-self.n // WARP)
         n_parts = min(
             BLOCKS_A_MULTIPROCESSOR * self.device.n_multiprocessors // n_tiles,
-            self.n_neurons // (LEAST_NEURONS * (self.kernels.sizes.threads // LANES)),
+            self.n_neurons // (LEAST_NEURONS * (self.kernels.sizes.threads // WARP)),
         )
         return n_tiles, max(1, n_parts)
 
@@ -208,13 +248,7 @@ class Carried:
             kernels.look_for_overflow,
             self.tiles_and_parts(),
             kernels.sizes.threads,
-            (
-                self.y[self.at],
-                self.n_neurons,
-                *lists_of(self),
-                self.ids[self.of],
-                self.not_finite,
-            ),
+            (self.y[self.at], self.n_neurons, self.features, self.not_finite),
         )
         found = int(device.read(self.not_finite)[0])
         if found < self.n_features:
@@ -222,7 +256,7 @@ class Carried:
 
     def read_n(self) -> None:
         """Learn how many features are carried."""
-        self.n = int(self.device.read(self.n_live[self.of])[0])
+        self.n = int(self.device.read(self.features.n_live)[0])
 
     def shorten(self, *, after_step: bool = False, in_place: bool = False) -> None:
         """Keep the features whose flags are set; the lists change places.
@@ -230,38 +264,22 @@ class Carried:
         Parameters
         ----------
         after_step : bool
-            Whether it is behind the step that the cursor names.
+            Whether the step that the cursor names has just been run.
         in_place : bool
-            Whether features stand where their places in the list say.
+            Whether the activations of the features are in the order of the list.
         """
-        of, other = self.of, 1 - self.of
-        kernels = self.kernels
+        kernels, features = self.kernels, self.features
+        if in_place:
+            features = features._replace(live=self.places)
+        following = self.lists[1 - self.of]
         self.device.launch(
             kernels.list_after_step if after_step else kernels.shorten_list,
             (1,),
             kernels.sizes.list_threads,
-            (
-                self.flags,
-                self.n_live[of],
-                self.places if in_place else self.live[of],
-                self.ids[of],
-                self.stands_for[of],
-                self.live[other],
-                self.n_live[other],
-                self.ids[other],
-                self.stands_for[other],
-                self.cursor,
-                self.steps,
-                self.counts,
-            ),
+            (self.flags, features, following, self.cursor, self.steps, self.counts),
         )
-        self.of = other
+        self.of = 1 - self.of
 
     def after_step(self, step: int) -> None:
         """Note that the activations are those after a step."""
         self.n_neurons = int(self.plan.arrays.steps[step, N_OUTPUTS])
-
-
-def lists_of(carried: Carried) -> tuple[Any, Any]:
-    """What kernels read to find the features: where they stand, and how many there are."""
-    return carried.live[carried.of], carried.n_live[carried.of]

@@ -207,7 +207,14 @@ class SimulatedDevice(Device):
 
 
 def view_of(argument: Any) -> Any:
-    """An argument as a kernel takes it."""
+    """An argument of a launch as the kernel takes it.
+
+    Parameters
+    ----------
+    argument : DeviceArray, number, or named tuple of them
+    """
+    if isinstance(argument, tuple):
+        return type(argument)(*map(view_of, argument))
     return argument.view if isinstance(argument, DeviceArray) else argument
 
 

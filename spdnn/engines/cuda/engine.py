@@ -17,11 +17,12 @@ from spdnn.engines.cuda.placing import (
     place_weights,
 )
 from spdnn.engines.cuda.run import Run
-from spdnn.engines.cuda.sizes import Sizes, kernels_of, sizes_for
+from spdnn.engines.cuda.sizes import CudaSizes, kernels_of, sizes_for
 from spdnn.errors import PlanError
 from spdnn.features import Features
 from spdnn.network import Layer, Network
-from spdnn.plan.cuda.plan import RESIDENT_FEATURES, CudaPlan, Shape, plan_cuda, suits_resident
+from spdnn.plan.cuda.plan import CudaPlan, plan_cuda
+from spdnn.plan.cuda.sizes import RESIDENT_FEATURES, PlanSizes, suits_resident
 
 TRIED = 8
 """Neurons of the networks that are run to compile kernels."""
@@ -36,7 +37,7 @@ class CudaEngine:
         Not used: one thread of the host launches all.
     device : int or Device, optional
         Which of the GPUs that this process sees; by default the one for its rank on the node.
-    sizes : Sizes, optional
+    sizes : CudaSizes, optional
     """
 
     name = "cuda"
@@ -52,12 +53,12 @@ class CudaEngine:
         self,
         threads: int | None = None,
         device: int | Device | None = None,
-        sizes: Sizes | None = None,
+        sizes: CudaSizes | None = None,
     ) -> None:
         self.device = device if isinstance(device, Device) else open_device(device)
         self.sizes = sizes or sizes_for(self.device.shared_bytes)
         self.kernels = kernels_of(self.sizes)
-        self.plan_facts = asdict(self.sizes.shape)
+        self.plan_facts = asdict(self.sizes.plan)
         self._weights: tuple[CudaPlan, Weights] | None = None
 
     def close(self) -> None:
@@ -69,23 +70,23 @@ class CudaEngine:
         What a merged network leaves is not known yet: it mostly suits the resident kernel,
         and has no groups. Any other kernel is compiled when it is first launched.
         """
-        shape = self.sizes.shape
+        sizes = self.sizes.plan
         widths = [network.n_inputs, *(n_outputs for _, n_outputs in network.shapes)]
-        if not suits_resident(widths, network.n_edges, shape):
-            shape = replace(shape, shared_bytes=0)
+        if not suits_resident(widths, network.n_edges, sizes):
+            sizes = replace(sizes, shared_bytes=0)
         eye = sp.eye_array(TRIED, dtype=np.float32)
         shared = np.ones((TRIED, TRIED), dtype=np.float32)
-        self._try([shared, eye], "edges", shape, has_values=False)
-        self._try([eye, eye], "merge", self.sizes.shape, has_values=True)
-        if not shape.shared_bytes:  # where long outputs are cut
-            in_chunks = replace(shape, chunk=1, skew=0)
+        self._try([shared, eye], "edges", sizes, has_values=False)
+        self._try([eye, eye], "merge", self.sizes.plan, has_values=True)
+        if not sizes.shared_bytes:  # where long outputs are cut
+            in_chunks = replace(sizes, chunk=1, skew=0)
             self._try([shared], "edges", in_chunks, has_values=False)
         self._weights = None
 
-    def _try(self, weights: list[Any], mode: str, shape: Shape, *, has_values: bool) -> None:
+    def _try(self, weights: list[Any], mode: str, sizes: PlanSizes, *, has_values: bool) -> None:
         """Run a network for each number of features with which its plan has a kernel."""
         network = Network([Layer(of_layer, bias=-0.01) for of_layer in weights])
-        plan = plan_cuda(network, mode, shape)
+        plan = plan_cuda(network, mode, sizes)
         enough = -(-self.device.n_multiprocessors // 2)  # blocks, see `Run`
         for of_block in RESIDENT_FEATURES if plan.is_resident else RESIDENT_FEATURES[-1:]:
             indices = np.arange(of_block * enough) % TRIED
@@ -97,7 +98,7 @@ class CudaEngine:
         """Cut all layers for the kernels, in mode ``merge`` after merging neurons."""
         if mode not in self.modes:
             raise PlanError(f"engine cuda has no mode {mode}")
-        return plan_cuda(network, mode, self.sizes.shape)
+        return plan_cuda(network, mode, self.sizes.plan)
 
     def load(self, plan: CudaPlan, features: Features) -> Loaded:
         """Bring weights and inputs to the device, as far as they fit.

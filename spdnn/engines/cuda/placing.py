@@ -7,18 +7,23 @@ import numpy as np
 import numpy.typing as npt
 
 from spdnn.engines.cuda.device import Device, DeviceArray
+from spdnn.engines.cuda.kernels.records import EllBlocks, Groups, StepTables
 from spdnn.errors import DeviceError
 from spdnn.features import Features
 from spdnn.plan.cuda.plan import WINDOWED, CudaPlan
 
 IN_CORE_SHARE = 0.5
-"""Of the device's memory for weights that stay in it; larger ones are streamed."""
+"""Share of the device's memory that weights may take to stay in it; larger ones are streamed."""
 
 WINDOW_SHARE = 0.1
-"""Of the device's memory for each of the two windows of streamed weights."""
+"""Share of the device's memory for each of the two windows of streamed weights."""
 
 INPUT_SHARE = 0.25
-"""Of the device's memory for inputs that are moved all at once."""
+"""Share of the device's memory that inputs may take to be moved all at once."""
+
+
+ORIGINS = "origins"
+"""The name of an array beside those of `WINDOWED`: where each of these begins."""
 
 
 class Window(NamedTuple):
@@ -28,13 +33,47 @@ class Window(NamedTuple):
     end: int
 
 
+class OnDevice(NamedTuple):
+    """What kernels read of a plan, as far as it is on the device together.
+
+    Attributes
+    ----------
+    tables : StepTables
+    groups, pairs : Groups
+        Groups with single weights, and with weights in pairs.
+    ell : EllBlocks
+    chunks : DeviceArray
+        The table of chunks.
+    """
+
+    tables: StepTables
+    groups: Groups
+    pairs: Groups
+    ell: EllBlocks
+    chunks: DeviceArray
+
+
 @dataclass(eq=False)
 class Weights:
-    """A plan's arrays on a device: all of them, or two windows."""
+    """A plan's arrays on a device: all of them, or two windows.
 
-    tables: dict[str, DeviceArray]
+    Attributes
+    ----------
+    windows : list of Window
+        The windows of the plan; one where all arrays are on the device.
+    slots : list of dict
+        Room for a window each: the arrays of `WINDOWED` and `ORIGINS` by name.
+    on_device : list of OnDevice
+        What kernels take of each slot.
+    pinned : dict or None
+        The same arrays on the host, whole, where windows are copied during inference.
+    held : list of int
+        The window that each slot holds; None for none yet.
+    """
+
     windows: list[Window]
     slots: list[dict[str, DeviceArray]]
+    on_device: list[OnDevice]
     pinned: dict[str, npt.NDArray[Any]] | None
     held: list[int | None] = field(default_factory=lambda: [None, None])
 
@@ -46,7 +85,19 @@ class Weights:
 
 @dataclass(eq=False)
 class Inputs:
-    """Features in index form on a device."""
+    """Features in index form on a device.
+
+    Attributes
+    ----------
+    indptr, indices, values : DeviceArray
+        See `spdnn.features.Features`; `values` mean nothing without `has_values`.
+    origin : int
+        What `indptr` begins with: where the first of `indices` stands among those of all features.
+    first : int
+        The first feature of the run that is here.
+    has_values : bool
+        Whether inputs are not all 1.
+    """
 
     indptr: DeviceArray
     indices: DeviceArray
@@ -66,7 +117,18 @@ class Loaded:
 
 
 def place_weights(device: Device, plan: CudaPlan) -> Weights:
-    """Copy a plan to the device, or its tables and room for two windows of its weights."""
+    """Copy a plan to the device, or its tables, with room for two windows of its weights.
+
+    Parameters
+    ----------
+    device : Device
+    plan : CudaPlan
+
+    Raises
+    ------
+    DeviceError
+        If a single step does not fit twice.
+    """
     arrays = plan.arrays
     free = device.free_bytes()
     step_bytes = plan.step_bytes()
@@ -77,9 +139,9 @@ def place_weights(device: Device, plan: CudaPlan) -> Weights:
     }
     if int(step_bytes.sum()) <= IN_CORE_SHARE * free:
         whole = {name: copied(device, getattr(arrays, name)) for name in WINDOWED}
-        whole["origins"] = copied(device, np.zeros(len(WINDOWED), dtype=np.int64))
-        whole["group_pairs"] = device.view(whole["group_weights"], np.int64)
-        return Weights(tables, [Window(0, plan.n_steps)], [whole], None)
+        whole[ORIGINS] = copied(device, np.zeros(len(WINDOWED), dtype=np.int64))
+        windows = [Window(0, plan.n_steps)]
+        return Weights(windows, [whole], [_on_device(device, tables, whole)], None)
     room = int(WINDOW_SHARE * free)
     if int(step_bytes.max()) > room:
         raise DeviceError(
@@ -89,20 +151,44 @@ def place_weights(device: Device, plan: CudaPlan) -> Weights:
     windows = cut_windows(step_bytes, room)
     slots = []
     for _ in range(2):
-        slot = {"origins": device.empty(len(WINDOWED), np.int64)}
+        slot = {ORIGINS: device.empty(len(WINDOWED), np.int64)}
         for column, name in enumerate(WINDOWED):
             lengths = [plan.extents[w.end, column] - plan.extents[w.first, column]
                        for w in windows]  # fmt: skip
             slot[name] = device.empty(max(2, *map(int, lengths)), getattr(arrays, name).dtype)
-        slot["group_pairs"] = device.view(slot["group_weights"], np.int64)
         slots.append(slot)
     pinned = {name: device.pinned(getattr(arrays, name)) for name in WINDOWED}
-    pinned["origins"] = device.pinned(plan.extents[:, : len(WINDOWED)])
-    return Weights(tables, windows, slots, pinned)
+    pinned[ORIGINS] = device.pinned(plan.extents)
+    on_device = [_on_device(device, tables, slot) for slot in slots]
+    return Weights(windows, slots, on_device, pinned)
+
+
+def _on_device(
+    device: Device, tables: dict[str, DeviceArray], slot: dict[str, DeviceArray]
+) -> OnDevice:
+    """What kernels take of a plan's tables and one slot."""
+    arrays = tables | slot
+    bundles, groups, inputs = (arrays[name] for name in ("bundles", "groups", "group_inputs"))
+    weights = arrays["group_weights"]
+    of_ell = ("ell_blocks", "stages", "slices", "maps", "ell_indices", "ell_weights")
+    return OnDevice(
+        StepTables(*(arrays[name] for name in ("steps", "caps", "bias", ORIGINS))),
+        Groups(bundles, groups, inputs, weights),
+        Groups(bundles, groups, inputs, device.view(weights, np.int64)),
+        EllBlocks(*(arrays[name] for name in of_ell)),
+        arrays["chunks"],
+    )
 
 
 def place_inputs(device: Device, features: Features, start: int, stop: int) -> Inputs:
-    """Copy some features to the device, in index form."""
+    """Copy features `start` to `stop` (excluded) to the device, in index form.
+
+    Parameters
+    ----------
+    device : Device
+    features : Features
+    start, stop : int
+    """
     indptr = features.indptr[start : stop + 1]
     first, last = int(indptr[0]), int(indptr[-1])
     values = np.zeros(1) if features.values is None else features.values[first:last]
@@ -117,8 +203,14 @@ def place_inputs(device: Device, features: Features, start: int, stop: int) -> I
 
 
 def copied(device: Device, host: npt.NDArray[Any]) -> DeviceArray:
-    """An array of the host on the device."""
-    # Two numbers at least: pairs of weights are also read as one.
+    """Copy an array of the host to new memory of the device.
+
+    Parameters
+    ----------
+    device : Device
+    host : ndarray
+    """
+    # There are two numbers at least, since weights are also read in pairs.
     array = device.empty(host.shape if host.size else (2, *host.shape[1:]), host.dtype)
     device.write(array, np.ascontiguousarray(host))
     return array
@@ -130,7 +222,14 @@ def has_values(features: Features) -> bool:
 
 
 def cut_windows(step_bytes: npt.NDArray[np.int64], room: int) -> list[Window]:
-    """Cut steps into windows of at most `room` bytes, each step into one.
+    """Cut steps into windows, each step into one.
+
+    Parameters
+    ----------
+    step_bytes : ndarray, shape (n_steps,), int64
+        Bytes of each step.
+    room : int
+        Bytes of a window, at most; a step has no more.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""How the kernels are cut, and the kernels cut so."""
+"""The sizes of the kernels, and the kernels of some sizes."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -8,58 +8,71 @@ from spdnn.engines.cuda.kernels import carried, gpu
 from spdnn.engines.cuda.kernels.grouped import make_grouped
 from spdnn.engines.cuda.kernels.resident import make_resident
 from spdnn.engines.cuda.kernels.staged import make_staged
-from spdnn.plan.cuda.plan import Shape
+from spdnn.plan.cuda.sizes import PlanSizes
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """How the kernels are cut; tests in the simulator take small ones.
+class CudaSizes:
+    """The sizes of the kernels; tests in the simulator take small ones.
 
     Attributes
     ----------
-    shape : Shape
-        What the plan must know; its shared memory is the device's.
-    lane_features : int
-        Features of a lane of the grouped kernel.
+    plan : PlanSizes
+        What the plan must know, too; its shared memory is the device's.
+    thread_features : int
+        Features of a thread of the grouped kernel.
     minibatch : int
-        Features of a block of the staged kernel.
+        Features of a thread block of the staged kernel.
     resident_threads : tuple of int
-        Of a block of the resident kernel, with groups and without.
+        Threads of a thread block of the resident kernel, with groups and without.
     threads : int
-        Of a block of the others, and of the one that lists (at most 1024).
+        Threads of a thread block of the kernels around the layers.
+    list_threads : int
+        Threads of the kernel that lists features, at most 1024.
     """
 
-    shape: Shape
-    lane_features: int = 2
+    plan: PlanSizes
+    thread_features: int = 2
     minibatch: int = 16
     resident_threads: tuple[int, int] = (256, 1024)
     threads: int = 256
     list_threads: int = 1024
 
 
-def sizes_for(shared_bytes: int) -> Sizes:
-    """The sizes for a GPU whose blocks may have so much shared memory."""
-    return Sizes(Shape(shared_bytes=shared_bytes))
+def sizes_for(shared_bytes: int) -> CudaSizes:
+    """The sizes for a GPU.
+
+    Parameters
+    ----------
+    shared_bytes : int
+        Shared memory that a thread block may have.
+    """
+    return CudaSizes(PlanSizes(shared_bytes=shared_bytes))
 
 
 REGISTERS_HALF_FULL = 64
-"""Registers a thread with which half of the most threads of a multiprocessor still fit."""
+"""Registers a thread with which a multiprocessor still holds half of its most threads."""
 
 
 class Kernels:
-    """The kernels of some sizes, made when they are first wanted."""
+    """The kernels of some sizes; variants are made when they are first wanted.
 
-    def __init__(self, sizes: Sizes) -> None:
+    Parameters
+    ----------
+    sizes : CudaSizes
+    """
+
+    def __init__(self, sizes: CudaSizes) -> None:
         self.sizes = sizes
-        shape, threads = sizes.shape, sizes.threads
+        plan, threads = sizes.plan, sizes.threads
         half = REGISTERS_HALF_FULL
         self.grouped = gpu.kernel(
-            make_grouped(shape.bundle, shape.rows, sizes.lane_features),
-            half if sizes.lane_features <= 2 else 2 * half,
+            make_grouped(plan.bundle, plan.rows, sizes.thread_features),
+            half if sizes.thread_features <= 2 else 2 * half,
         )
         self.staged = cache(
             lambda has_chunks: gpu.kernel(
-                make_staged(shape.warps, sizes.minibatch, shape.buffer, has_chunks), half
+                make_staged(plan.warps, sizes.minibatch, plan.buffer, has_chunks), half
             )
         )
         self.load = cache(lambda has_values: gpu.kernel(carried.make_load(threads, has_values)))
@@ -73,9 +86,9 @@ class Kernels:
         self.resident = cache(self._resident)
 
     def _resident(self, features: int, has_groups: bool) -> Any:
-        shape = self.sizes.shape
+        plan = self.sizes.plan
         threads = self.sizes.resident_threads[0 if has_groups else 1]
-        made = make_resident(shape.bundle, shape.rows, shape.warps, features, threads, has_groups)
+        made = make_resident(plan.bundle, plan.rows, plan.warps, features, threads, has_groups)
         return gpu.kernel(made, None if has_groups else REGISTERS_HALF_FULL)
 
 

@@ -1,12 +1,8 @@
-"""Cutting long outputs: those of far more inputs than the rest become chunks of a fixed length.
+"""Long outputs on the CPU: those with far more inputs than the rest are cut into chunks.
 
-An output that has a block to itself is one chain of additions, with nothing to be done beside it,
-and one thread's work. Cut into chunks of equal length it fills whole blocks, which threads can
-share; chunks of different outputs that read the same part of the tile lie side by side, so that
-it is read from a near cache. The chunks' sums are added up in the order of the plan: the result
-does not depend on who computed what.
-
-After Y. Zhao et al., "Panamera" (PACT 2022), which splits reductions across thread blocks of a GPU.
+An output that has a block to itself is one chain of additions, and the work of one thread. Cut into
+chunks (`spdnn.plan.chunks`) it fills whole blocks, which threads can share. Chunks of different
+outputs that read the same part of the tile lie side by side, so that it is read from a near cache.
 """
 
 from typing import NamedTuple
@@ -19,14 +15,14 @@ from spdnn.plan.chunks import OUTPUT, cut_chunks
 from spdnn.plan.cpu.blocks import MAX_ROWS
 from spdnn.plan.groups import NOTHING, group_columns
 
-CHUNK = 128
+CPU_CHUNK = 128
 """Inputs of a chunk: long against what a block costs, short against what a thread gets."""
 
-LONGEST = 2 * CHUNK
+LONGEST = 2 * CPU_CHUNK
 """Inputs from which an output may be cut."""
 
 MOST_OF_LAYER = 1 / 32
-"""Of a layer's edges that outputs of one block may have, for threads to share the layer evenly."""
+"""Share of a layer's edges that the outputs of one block may have: threads share it evenly."""
 
 
 class Split(NamedTuple):
@@ -35,13 +31,14 @@ class Split(NamedTuple):
     Attributes
     ----------
     short, long : ndarray, int32
-        The layer's outputs, ascending.
+        The layer's short and long outputs, ascending.
     rows : csc_array, shape (n_inputs, n_short)
-        The weights of the short ones.
+        The weights of the short outputs.
     chunks : csc_array, shape (n_inputs, n_chunks)
-        Those of the others, `CHUNK` to a column, the last of an output having the rest.
+        The weights of the long outputs, `CPU_CHUNK` to a column; the last chunk of an output has
+        the rest. Rows are positions in the tile.
     sums : csc_array, shape (n_chunks, n_long)
-        Ones: which chunks make up which output.
+        Ones, which say the chunks that make up each long output.
     """
 
     short: npt.NDArray[np.int32]
@@ -52,12 +49,12 @@ class Split(NamedTuple):
 
 
 def split_long(columns: sp.csc_array, input_position: npt.NDArray[np.int32]) -> Split | None:
-    """Split a layer, or return None where there is nothing that it would help.
+    """Split a layer, or return None where no output is long.
 
     Parameters
     ----------
     columns : csc_array, shape (n_inputs, n_outputs), float32
-        Column indices ascending.
+        The weights, with the indices of each column ascending.
     input_position : ndarray, shape (n_inputs,), int32
         Where each input stands in the tile.
     """
@@ -71,7 +68,7 @@ def split_long(columns: sp.csc_array, input_position: npt.NDArray[np.int32]) -> 
     whole = columns[:, long]
     whole = sp.csc_array((whole.data, input_position[whole.indices], whole.indptr), whole.shape)
     whole.sort_indices()
-    cut = cut_chunks(whole, CHUNK)
+    cut = cut_chunks(whole, CPU_CHUNK)
     shape = columns.shape[0], cut.order.size
     chunks = sp.csc_array((whole.data, whole.indices, cut.indptr), shape)
     place = np.empty_like(cut.order)
@@ -83,10 +80,10 @@ def split_long(columns: sp.csc_array, input_position: npt.NDArray[np.int32]) -> 
 
 
 def _are_long(columns: sp.csc_array, degree: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
-    """Which outputs are to be cut.
+    """Which outputs are long.
 
-    Those of many inputs that they do not share, if there are too few of their degree to fill a
-    block, or if a block of them would be too much of the layer.
+    They have many inputs, which they share with no other output. Besides, there are too few of
+    their degree to fill a block, or a block of them would be too much of the layer.
     """
     group, n_groups = group_columns(columns.indptr, columns.indices, NOTHING, NOTHING)
     is_alone = np.bincount(group, minlength=n_groups)[group] == 1

@@ -23,15 +23,8 @@ from spdnn.plan.cpu.blocks import (
     ROWS,
     WEIGHT_START,
 )
-from spdnn.plan.cpu.plan import (
-    BIAS_START,
-    FINITE,
-    IS_RELU,
-    N_OUTPUTS,
-    NONZERO,
-    TESTS,
-    PlanArrays,
-)
+from spdnn.plan.cpu.plan import PlanArrays
+from spdnn.plan.steps import BIAS_START, FINITE, IS_RELU, N_OUTPUTS, NONZERO, TESTS
 
 WORD = 64
 """Lanes whose liveness is kept in one number."""

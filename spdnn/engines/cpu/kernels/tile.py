@@ -22,17 +22,8 @@ from spdnn.engines.cpu.kernels.vectors import (
     hash_lanes,
 )
 from spdnn.machine.jit import jit
-from spdnn.plan.cpu.plan import (
-    CHUNKS,
-    FINISH,
-    LAYER,
-    MAY_DROP,
-    N_OUTPUTS,
-    NO_LAYER,
-    PART,
-    ROWS,
-    PlanArrays,
-)
+from spdnn.plan.cpu.plan import CHUNKS, FINISH, PART, ROWS, PlanArrays
+from spdnn.plan.steps import LAYER, MAY_DROP, N_OUTPUTS, NO_LAYER
 
 MAGNITUDE = np.int32(0x7FFFFFFF)
 """The bits of a float32 but the sign: as whole numbers they are ordered like magnitudes."""

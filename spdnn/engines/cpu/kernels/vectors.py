@@ -20,7 +20,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from spdnn.plan.cpu.plan import FINITE, NONZERO
+from spdnn.plan.steps import FINITE, NONZERO
 
 LANES = 16
 """Features that are computed together at least; tiles are as wide as a multiple of it."""

@@ -5,83 +5,80 @@ from typing import Any
 
 import numpy as np
 
-from spdnn.engines.cuda.kernels.gpu import LANES, cuda, float32, int32, int64, uint64
-from spdnn.plan.cuda.plan import LAYER, MAY_DROP, NO_LAYER
+from spdnn.engines.cuda.kernels.gpu import WARP, cuda, float32, int32, int64, uint64
+from spdnn.engines.cuda.kernels.records import FeatureList, HashTable, Rows
+from spdnn.plan.steps import LAYER, MAY_DROP, NO_LAYER
 
 EMPTY = 0
-"""A slot of the hash table that holds nothing; no hash is 0."""
+"""What an empty slot of the hash table holds; no code is 0."""
 
 
 def make_load(threads: int, has_values: bool) -> Callable[..., Any]:
-    """Make the kernel that turns features in index form into tiles, a block a tile."""
-    warps = threads // LANES
+    """Make the kernel that turns features in index form into tiles; a thread block takes a tile.
 
-    def load(
-        indptr: Any,
-        indices: Any,
-        values: Any,
-        position: Any,
-        n_loaded: Any,
-        first: Any,
-        n: Any,
-        origin: Any,
-        y: Any,
-    ) -> None:
+    Parameters
+    ----------
+    threads : int
+        Threads of a thread block.
+    has_values : bool
+        Whether inputs have values; without, all are 1.
+    """
+    warps = threads // WARP
+
+    def load(rows: Rows, n_loaded: Any, first: Any, n: Any, origin: Any, y: Any) -> None:
         """Add each input at its position in the tile, for `n` features from number `first`.
 
-        ``indices[indptr[f] - origin]`` is the first input of feature f. A position of
-        `n_loaded` is none. A warp takes a feature at a time, so that a block's writes
-        stay within a tile, which the L2 cache holds.
+        ``indices[indptr[f] - origin]`` is the first input of feature f. An input whose position is
+        `n_loaded` is not loaded. A warp takes a feature at a time, so that the writes of a thread
+        block stay within a tile, which the L2 cache holds.
         """
-        tile = int64(cuda.blockIdx.x) * n_loaded * LANES
-        for place in range(cuda.threadIdx.x, n_loaded * LANES, threads):
+        indptr, indices, values, position = rows
+        tile = int64(cuda.blockIdx.x) * n_loaded * WARP
+        for place in range(cuda.threadIdx.x, n_loaded * WARP, threads):
             y[uint64(tile + place)] = float32(0)
         cuda.syncthreads()
-        lane = cuda.threadIdx.x % LANES
-        for column in range(cuda.threadIdx.x // LANES, LANES, warps):
-            f = int64(cuda.blockIdx.x) * LANES + column
+        in_warp = cuda.threadIdx.x % WARP
+        for column in range(cuda.threadIdx.x // WARP, WARP, warps):
+            f = int64(cuda.blockIdx.x) * WARP + column
             if f < n:
-                for k in range(indptr[first + f] + lane, indptr[first + f + 1], LANES):
+                for k in range(indptr[first + f] + in_warp, indptr[first + f + 1], WARP):
                     place = int64(position[indices[k - origin]])
                     if place < n_loaded:
                         value = values[k - origin] if has_values else float32(1)
                         # Several inputs of a feature may be summed in one place.
-                        cuda.atomic.add(y, tile + place * LANES + column, value)
+                        cuda.atomic.add(y, tile + place * WARP + column, value)
 
     return load
 
 
 def make_list(threads: int, after_step: bool) -> Callable[..., Any]:
-    """Make the kernel that lists the features to go on with; one block.
+    """Make the kernel that lists the features to go on with; it is one thread block.
 
     Parameters
     ----------
     threads : int
+        Threads of the thread block.
     after_step : bool
-        Whether it is launched behind a step, or to shorten a list that is there.
+        Whether it is launched after a step; otherwise it shortens a list.
     """
 
     def list_carried(
         flags: Any,
-        n_live: Any,
-        live: Any,
-        ids: Any,
-        stands_for: Any,
-        next_live: Any,
-        n_next: Any,
-        next_ids: Any,
-        next_stands_for: Any,
+        features: FeatureList,
+        following: FeatureList,
         cursor: Any,
         steps: Any,
         counts: Any,
     ) -> None:
-        """Copy what belongs to flagged features, in their order, and clear the flags.
+        """Copy the flagged features from one list to the other, in order, and clear the flags.
 
-        Behind the step that `cursor` names, features stand where their number says, so that
-        numbers are written to `next_live`; those without a flag stay if the step may not drop them,
-        counters are added to ``counts[:, layer]`` (live features, distinct ones of them, features
-        that entered), and the cursor goes to the next step. Otherwise ``live[f]`` is copied.
+        After the step that `cursor` names, feature f stands in place f of the activations. The
+        features without a flag stay if the step may not drop them. The kernel adds to
+        ``counts[:, layer]`` (live features, distinct ones of them, features that entered), and
+        moves the cursor to the next step.
         """
+        live, n_live, ids, stands_for = features
+        next_live, n_next, next_ids, next_stands_for = following
         sums = cuda.shared.array(threads, int32)
         thread = cuda.threadIdx.x
         n = n_live[0]
@@ -132,19 +129,28 @@ def make_list(threads: int, after_step: bool) -> Callable[..., Any]:
 
 
 def make_hash(threads: int) -> Callable[..., Any]:
-    """Make the kernel that hashes carried features; grid (tiles, parts of the neurons)."""
-    warps = threads // LANES
+    """Make the kernel that hashes carried features; its grid is (tiles, parts of the neurons).
 
-    def hash_features(y_bits: Any, n_neurons: Any, live: Any, n_live: Any, codes: Any) -> None:
+    Parameters
+    ----------
+    threads : int
+        Threads of a thread block.
+    """
+    warps = threads // WARP
+
+    def hash_features(
+        y_bits: Any, n_neurons: Any, features: FeatureList, hashes: HashTable
+    ) -> None:
         """Add to `codes` a hash of every neuron's bits: equal features get equal sums."""
-        f = cuda.blockIdx.x * LANES + cuda.threadIdx.x % LANES
+        live, n_live, codes = features.live, features.n_live, hashes.codes
+        f = cuda.blockIdx.x * WARP + cuda.threadIdx.x % WARP
         if f < n_live[0]:
             source = live[f]
-            start = int64(source // LANES) * n_neurons * LANES + source % LANES
+            start = int64(source // WARP) * n_neurons * WARP + source % WARP
             code = uint64(0)
-            part = cuda.blockIdx.y * warps + cuda.threadIdx.x // LANES
+            part = cuda.blockIdx.y * warps + cuda.threadIdx.x // WARP
             for p in range(part, n_neurons, cuda.gridDim.y * warps):
-                bits = np.uint32(y_bits[uint64(start + p * LANES)])
+                bits = np.uint32(y_bits[uint64(start + p * WARP)])
                 # The finaliser of MurmurHash3 (A. Appleby, 2011), of neuron and value.
                 mixed = (np.uint64(p + 1) << np.uint64(32)) | np.uint64(bits)
                 mixed = (mixed ^ (mixed >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
@@ -155,15 +161,11 @@ def make_hash(threads: int) -> Callable[..., Any]:
     return hash_features
 
 
-def propose(codes: Any, n_live: Any, table: Any, first: Any, slot_of: Any) -> None:
-    """Find for each feature its slot in a hash table of open addressing.
-
-    `table` holds codes and has a power of two of slots, more than twice as many as there are
-    features; ``first[slot]``, which is larger than any, becomes the smallest number of a feature
-    with the slot's code.
-    """
+def propose(features: FeatureList, hashes: HashTable) -> None:
+    """Find the slot of each feature's code, and the first feature of each slot."""
+    codes, table, first, slot_of, _ = hashes
     f = cuda.grid(1)
-    if f < n_live[0]:
+    if f < features.n_live[0]:
         code = codes[f] | np.uint64(1)
         mask = np.uint64(table.size - 1)
         slot = (code >> np.uint64(20)) & mask
@@ -177,24 +179,30 @@ def propose(codes: Any, n_live: Any, table: Any, first: Any, slot_of: Any) -> No
 
 
 def make_confirm(threads: int) -> Callable[..., Any]:
-    """Make the kernel that compares features by value; grid (tiles, parts of the neurons)."""
-    warps = threads // LANES
+    """Make the kernel that compares features by value; its grid is (tiles, parts of the neurons).
 
-    def confirm(
-        y: Any, n_neurons: Any, live: Any, n_live: Any, first: Any, slot_of: Any, differs: Any
-    ) -> None:
-        """Set `differs` for features that are not equal to the first one of their hash."""
-        f = cuda.blockIdx.x * LANES + cuda.threadIdx.x % LANES
+    Parameters
+    ----------
+    threads : int
+        Threads of a thread block.
+    """
+    warps = threads // WARP
+
+    def confirm(y: Any, n_neurons: Any, features: FeatureList, hashes: HashTable) -> None:
+        """Set `differs` for features that are not equal to the first one of their slot."""
+        live, n_live = features.live, features.n_live
+        _, _, first, slot_of, differs = hashes
+        f = cuda.blockIdx.x * WARP + cuda.threadIdx.x % WARP
         if f < n_live[0]:
             other = first[slot_of[f]]
             if other != f:
                 mine, others = live[f], live[other]
-                start = int64(mine // LANES) * n_neurons * LANES + mine % LANES
-                start_of_other = int64(others // LANES) * n_neurons * LANES + others % LANES
+                start = int64(mine // WARP) * n_neurons * WARP + mine % WARP
+                start_of_other = int64(others // WARP) * n_neurons * WARP + others % WARP
                 is_equal = True
-                part = cuda.blockIdx.y * warps + cuda.threadIdx.x // LANES
+                part = cuda.blockIdx.y * warps + cuda.threadIdx.x // WARP
                 for p in range(part, n_neurons, cuda.gridDim.y * warps):
-                    place = p * LANES
+                    place = p * WARP
                     if y[uint64(start + place)] != y[uint64(start_of_other + place)]:
                         is_equal = False
                 if not is_equal:
@@ -204,42 +212,44 @@ def make_confirm(threads: int) -> Callable[..., Any]:
 
 
 def make_look(threads: int) -> Callable[..., Any]:
-    """Make the kernel that looks for overflow; grid (tiles, parts of the neurons)."""
-    warps = threads // LANES
+    """Make the kernel that looks for overflow; its grid is (tiles, parts of the neurons).
 
-    def look_for_overflow(
-        y: Any, n_neurons: Any, live: Any, n_live: Any, ids: Any, found: Any
-    ) -> None:
+    Parameters
+    ----------
+    threads : int
+        Threads of a thread block.
+    """
+    warps = threads // WARP
+
+    def look_for_overflow(y: Any, n_neurons: Any, features: FeatureList, found: Any) -> None:
         """Set `found` to the least number of a feature with an activation that is not finite.
 
-        The kernels of the layers add zero times each sum to what they make of it, which is NaN
-        where the sum is not finite: NaN then goes through all layers.
+        A sum that is not finite has become NaN (`spdnn.engines.cuda.kernels.activation`), which
+        goes through all layers.
         """
-        f = cuda.blockIdx.x * LANES + cuda.threadIdx.x % LANES
+        live, n_live, ids = features.live, features.n_live, features.ids
+        f = cuda.blockIdx.x * WARP + cuda.threadIdx.x % WARP
         if f < n_live[0]:
             source = live[f]
-            start = int64(source // LANES) * n_neurons * LANES + source % LANES
+            start = int64(source // WARP) * n_neurons * WARP + source % WARP
             total = float32(0)
-            part = cuda.blockIdx.y * warps + cuda.threadIdx.x // LANES
+            part = cuda.blockIdx.y * warps + cuda.threadIdx.x // WARP
             for p in range(part, n_neurons, cuda.gridDim.y * warps):
-                total += y[uint64(start + p * LANES)] * float32(0)
+                total += y[uint64(start + p * WARP)] * float32(0)
             if total != float32(0):
                 cuda.atomic.min(found, 0, ids[f])
 
     return look_for_overflow
 
 
-def unite(
-    n_live: Any,
-    first: Any,
-    slot_of: Any,
-    differs: Any,
-    ids: Any,
-    stands_for: Any,
-    stand_in: Any,
-    flags: Any,
-) -> None:
-    """Let the first of equal features stand for the others; `flags` is 1 for those that stay."""
+def unite(features: FeatureList, hashes: HashTable, stand_in: Any, flags: Any) -> None:
+    """Let the first of equal features stand for the others.
+
+    ``stand_in[i]`` becomes the feature that stands for feature i of the run. Flags become 1 for
+    those that stay.
+    """
+    _, n_live, ids, stands_for = features
+    _, _, first, slot_of, differs = hashes
     f = cuda.grid(1)
     if f < n_live[0]:
         other = first[slot_of[f]]

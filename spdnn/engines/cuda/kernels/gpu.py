@@ -1,7 +1,7 @@
-"""The one door to the compiler of GPU kernels: numba-cuda, or what comes after it.
+"""The compiler of GPU kernels: numba-cuda, or what comes after it.
 
-Everything that this package takes from the compiler is in this module, so that another one with
-the same language (numba-cuda-mlir) is one import away; see docs/decisions/0005. Under
+Everything that this package takes from the compiler is in this module. Another compiler of the same
+language (numba-cuda-mlir) is then one import away; see docs/decisions/0005. Under
 ``NUMBA_ENABLE_CUDASIM=1`` kernels run in the simulator, in Python, without a GPU.
 """
 
@@ -20,13 +20,14 @@ from numba import config, cuda, float32, int32, int64, typeof, types, uint16, ui
 
 __all__ = [
     "ALIGNED",
-    "LANES",
     "SIMULATED",
+    "WARP",
     "compile_for",
     "compile_ptx",
     "cuda",
     "float32",
     "has_compiler",
+    "inlined",
     "int32",
     "int64",
     "int_as_float",
@@ -38,15 +39,15 @@ __all__ = [
     "uint64",
 ]
 
-LANES = 32
+WARP = 32
 """Threads of a warp."""
 
 SIMULATED = bool(config.ENABLE_CUDASIM)
 """Whether kernels run in the simulator."""
 
 if not SIMULATED and not hasattr(np, "row_stack"):
-    # numba-cuda names what NumPy 2.5 has removed, and will not be changed (its issue 907): without
-    # this no kernel can be compiled.
+    # numba-cuda uses a name that NumPy 2.5 has removed, and that will not be changed (its issue
+    # 907). Without it no kernel can be compiled.
     _numpy: Any = np
     _numpy.row_stack = np.vstack
     try:
@@ -55,7 +56,7 @@ if not SIMULATED and not hasattr(np, "row_stack"):
         del _numpy.row_stack
 
 if not SIMULATED:
-    # A list or a last stage of few blocks is no mistake that users should hear of.
+    # A launch of few blocks is no mistake that users should hear of.
     _config: Any = importlib.import_module("numba.cuda.core.config")
     _config.CUDA_LOW_OCCUPANCY_WARNINGS = 0
 
@@ -70,7 +71,7 @@ def _int_as_float(bits: Any) -> Any:
 int_as_float: Any = (
     _int_as_float if SIMULATED else importlib.import_module("numba.cuda.libdevice").int_as_float
 )
-"""The float32 number of 32 bits; a scalar's `view` would need a device to compile."""
+"""The float32 number that 32 bits are; a scalar's `view` would need a device to compile."""
 
 
 def kernel(function: Callable[..., Any], max_registers: int | None = None) -> Any:
@@ -79,7 +80,7 @@ def kernel(function: Callable[..., Any], max_registers: int | None = None) -> An
     Parameters
     ----------
     function : callable
-        Of arrays and numbers.
+        A function of arrays, numbers and records of them (`spdnn.engines.cuda.kernels.records`).
     max_registers : int, optional
         Registers a thread at most: what the occupancy wanted leaves.
     """
@@ -88,8 +89,20 @@ def kernel(function: Callable[..., Any], max_registers: int | None = None) -> An
     return cuda.jit(function, max_registers=max_registers)
 
 
+def inlined(function: Callable[..., Any]) -> Any:
+    """Make of a function of numbers one that kernels can call."""
+    return function if SIMULATED else cuda.jit(function, device=True, inline="always")
+
+
 def compile_for(compiled: Any, arguments: tuple[Any, ...]) -> None:
-    """Compile a kernel for such arguments now, not when it is first launched."""
+    """Compile a kernel for arguments of these types now, not when it is first launched.
+
+    Parameters
+    ----------
+    compiled : kernel
+    arguments : tuple
+        As a launch takes them.
+    """
     if not SIMULATED:
         compiled.compile(tuple(map(typeof, arguments)))
 
@@ -107,12 +120,19 @@ def launch_errors() -> tuple[type[Exception], ...]:
 def let_share(compiled: Any, n_bytes: int) -> None:
     """Let a compiled kernel be launched with so much dynamic shared memory.
 
+    Parameters
+    ----------
+    compiled : kernel
+        A kernel that `compile_for` has compiled.
+    n_bytes : int
+
     Notes
     -----
-    Without it a launch may ask for 48 KiB less the kernel's static shared memory: numba-cuda does
-    not ask for more by itself, and its successor, which does, missed that at first (issue 143 of
-    numba-cuda-mlir). numba-cuda has no public way to set this attribute (its issue 94), so that
-    this function takes the one that it takes itself for the carve-out; nothing else is private.
+    Without it a launch may ask for 48 KiB less the kernel's static shared memory. numba-cuda does
+    not ask for more by itself; its successor, which does, missed that at first (issue 143 of
+    numba-cuda-mlir). numba-cuda has no public way to set this attribute (its issue 94). This
+    function takes the way that numba-cuda itself takes for the carve-out. It is the only private
+    part of numba-cuda that is used.
     """
     if SIMULATED:
         return
@@ -137,7 +157,13 @@ def has_compiler() -> bool:
 
 @cache
 def array_of(dtype: str, n_dimensions: int = 1) -> Any:
-    """The compiler's type of a C-ordered array, such as ``array_of("float32", 2)``."""
+    """The compiler's type of a C-ordered array, such as ``array_of("float32", 2)``.
+
+    Parameters
+    ----------
+    dtype : str
+    n_dimensions : int
+    """
     return types.Array(getattr(types, dtype), n_dimensions, "C")
 
 
@@ -146,7 +172,16 @@ def compile_ptx(
     signature: tuple[Any, ...],
     capability: tuple[int, int],
 ) -> str:
-    """Compile a kernel to PTX; needs neither a GPU nor a driver."""
+    """Compile a kernel to PTX; this needs neither a GPU nor a driver.
+
+    Parameters
+    ----------
+    function : callable
+    signature : tuple
+        The compiler's types of the arguments.
+    capability : tuple of int
+        Compute capability of the GPU.
+    """
     text: str
     text, _ = cuda.compile(
         function, signature, cc=capability, device=False, abi="numba", output="ptx"

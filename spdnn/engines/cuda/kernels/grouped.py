@@ -1,10 +1,10 @@
 """The grouped kernel: outputs that share their inputs, as small dense products.
 
-One launch is one step. A block takes a *bundle* of groups, each of up to `rows` outputs with
-the same inputs, and a tile of features. A warp is a group, a lane is `features` features 32
-apart: an input is loaded once, into a register, and used for all outputs of the group, whose sums
-stay in registers. Weights are staged in shared memory, a chunk of inputs at a time, from where
-they are read four at a time by the whole warp.
+One launch is one step. A thread block takes a *bundle* of groups, each of up to `rows` outputs with
+the same inputs, and a tile of features. A warp takes a group, and a thread of it `features`
+features that stand 32 apart. An input is loaded once, into a register, and used for all outputs of
+the group, whose sums stay in registers. Weights are staged in shared memory for some inputs at a
+time. From there the whole warp reads them, four at a time.
 """
 
 from collections.abc import Callable
@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from spdnn.engines.cuda.kernels.activation import activation
 from spdnn.engines.cuda.kernels.gpu import (
     ALIGNED,
-    LANES,
+    WARP,
     cuda,
     float32,
     int32,
@@ -22,60 +23,44 @@ from spdnn.engines.cuda.kernels.gpu import (
     uint32,
     uint64,
 )
+from spdnn.engines.cuda.kernels.records import Groups, StepTables, Tiles
 from spdnn.plan.cuda.bundles import UNROLL
-from spdnn.plan.cuda.plan import (
-    BIAS_START,
-    END_BUNDLE,
-    FIRST_BUNDLE,
-    IS_RELU,
-    LAYER,
-    N_INPUTS,
-    N_OUTPUTS,
-    NO_LAYER,
-    TESTS_NONZERO,
-)
+from spdnn.plan.cuda.plan import END_BUNDLE, FIRST_BUNDLE, GROUP_INPUTS, N_INPUTS
+from spdnn.plan.steps import BIAS_START, IS_RELU, LAYER, N_OUTPUTS, NO_LAYER, TESTS
 
-CHUNK = 16
+STAGED_INPUTS = 16
 """Inputs whose weights are staged at a time: with 8 groups of 16 outputs, 8 KiB."""
 
 
 def make_grouped(bundle: int, rows: int, features: int) -> Callable[..., Any]:
-    """Make the kernel for bundles of `bundle` groups, groups of `rows`, `features` a lane.
+    """Make the grouped kernel.
 
-    The kernel's block has ``32 * bundle`` threads; its grid is (bundles, tiles of
-    ``32 * features`` features), and what is beyond the step's bundles or the live features leaves.
+    Its thread blocks have ``32 * bundle`` threads. Its grid is (bundles, tiles of ``32 * features``
+    features). Thread blocks beyond the step's bundles, or beyond the live features, return at once.
+
+    Parameters
+    ----------
+    bundle : int
+        Groups of a bundle.
+    rows : int
+        Outputs of a group.
+    features : int
+        Features of a thread.
     """
-    threads = bundle * LANES
+    threads = bundle * WARP
     pairs = rows // 2
-    weights_shape = (CHUNK * bundle, rows)
-    inputs_shape = CHUNK * bundle
+    weights_shape = (STAGED_INPUTS * bundle, rows)
+    inputs_shape = STAGED_INPUTS * bundle
     sums_shape = (rows, features)
     ahead = UNROLL if features > 2 else UNROLL // 2
     loaded_shape = (ahead, features)
     zero, lowest = float32(0), float32(-np.inf)
 
-    def grouped(
-        y: Any,
-        out: Any,
-        live: Any,
-        n_live: Any,
-        cursor: Any,
-        steps: Any,
-        caps: Any,
-        bundles: Any,
-        groups: Any,
-        inputs: Any,
-        weights: Any,
-        bias: Any,
-        origins: Any,
-        flags: Any,
-    ) -> None:
-        """``out <- activation(y W + b)`` for the groups of the step that `cursor` names.
-
-        `y` and `out` are activations in tiles: 32 features of a neuron lie together, the
-        neurons of a tile after each other. The f-th feature is number ``live[f]`` of `y` and
-        number f of `out`. `flags` is 1 where a feature has an activation that is not zero.
-        """
+    def grouped(tiles: Tiles, cursor: Any, plan: StepTables, in_groups: Groups) -> None:
+        """``out <- activation(y W + b)`` for the groups of the step that `cursor` names."""
+        y, out, live, n_live, flags = tiles
+        steps, caps, bias, origins = plan
+        bundles, groups, inputs, weights = in_groups
         shared_weights = cuda.shared.array(weights_shape, float32, ALIGNED)
         shared_inputs = cuda.shared.array(inputs_shape, int32)
         sums = cuda.local.array(sums_shape, float32)
@@ -84,23 +69,23 @@ def make_grouped(bundle: int, rows: int, features: int) -> Callable[..., Any]:
         step = uint64(cursor[0])
         bundle_number = steps[step, FIRST_BUNDLE] + cuda.blockIdx.x
         n = int32(n_live[0])
-        first = int32(cuda.blockIdx.y * (LANES * features))
+        first = int32(cuda.blockIdx.y * (WARP * features))
         if bundle_number >= steps[step, END_BUNDLE] or first >= n:
             return
         thread = uint32(cuda.threadIdx.x)
-        group = thread // LANES
-        lane = thread % LANES
+        group = thread // WARP
+        in_warp = thread % WARP
         n_before = steps[step, N_INPUTS]
         n_inputs = int32(bundles[uint64(bundle_number), 0])
-        input_start = bundles[uint64(bundle_number), 1] - origins[0]
+        input_start = bundles[uint64(bundle_number), 1] - origins[GROUP_INPUTS]
         for v in range(features):
-            # Lanes beyond the last feature compute it once more and write nothing.
-            source = live[uint32(min(first + v * LANES + lane, n - 1))]
-            starts[v] = int64(source // LANES) * n_before * LANES + source % LANES
+            # Threads beyond the last feature compute it once more and write nothing.
+            source = live[uint32(min(first + v * WARP + in_warp, n - 1))]
+            starts[v] = int64(source // WARP) * n_before * WARP + source % WARP
             for row in range(rows):
                 sums[row, v] = zero
         while n_inputs > 0:
-            n_staged = min(CHUNK, n_inputs)
+            n_staged = min(STAGED_INPUTS, n_inputs)
             cuda.syncthreads()
             for e in range(thread, n_staged * bundle * rows, threads):
                 k = e // (rows * bundle)
@@ -111,11 +96,11 @@ def make_grouped(bundle: int, rows: int, features: int) -> Callable[..., Any]:
                 ]
             if thread < n_staged * bundle:
                 shared_inputs[uint32(thread)] = inputs[uint64(input_start + thread)]
-            input_start += CHUNK * bundle
+            input_start += STAGED_INPUTS * bundle
             cuda.syncthreads()
             for k in range(0, n_staged, ahead):
                 for u in range(ahead):
-                    source_place = int64(shared_inputs[uint32((k + u) * bundle + group)]) * LANES
+                    source_place = int64(shared_inputs[uint32((k + u) * bundle + group)]) * WARP
                     for v in range(features):
                         loaded[u, v] = y[uint64(starts[v] + source_place)]
                 for u in range(ahead):
@@ -123,8 +108,8 @@ def make_grouped(bundle: int, rows: int, features: int) -> Callable[..., Any]:
                         weight = shared_weights[uint32((k + u) * bundle + group), row]
                         for v in range(features):
                             sums[row, v] += weight * loaded[u, v]
-            n_inputs = int32(n_inputs - CHUNK)
-        # Read once more, rather than kept in registers through the sums.
+            n_inputs = int32(n_inputs - STAGED_INPUTS)
+        # These are read once more, rather than kept in registers while sums are taken.
         step = uint64(cursor[0])
         bundle_number = steps[step, FIRST_BUNDLE] + cuda.blockIdx.x
         n = n_live[0]
@@ -133,30 +118,26 @@ def make_grouped(bundle: int, rows: int, features: int) -> Callable[..., Any]:
         n_after = steps[step, N_OUTPUTS]
         bias_start = steps[step, BIAS_START] + first_output
         least = zero if steps[step, IS_RELU] != 0 else lowest
-        tests_nonzero = steps[step, TESTS_NONZERO] != 0
+        tests_nonzero = steps[step, TESTS] != 0
         ends_layer = steps[step, LAYER] != NO_LAYER
         cap = caps[step]
-        # Short loops one after the other: each is unrolled, so that sums stay in registers.
+        # Short loops follow one another: each is unrolled, so that sums stay in registers.
         for row in range(rows):
-            # Beyond the group's rows there are others' biases, or padding.
+            # Beyond the rows of the group are biases of others, or padding.
             of_output = bias[uint64(bias_start + row)]
             for v in range(features):
-                value = sums[row, v]
-                if value != zero or not tests_nonzero:
-                    value += of_output
-                # NaN where the sum is not finite; see make_look in carried.py.
-                sums[row, v] = min(max(value, least), cap) + value * zero
+                sums[row, v] = activation(sums[row, v], of_output, tests_nonzero, least, cap)
         for v in range(features):
-            f = first + v * LANES + lane
+            f = first + v * WARP + in_warp
             if f < n:
-                target = int64(f // LANES) * n_after * LANES + f % LANES
-                target += first_output * LANES
+                target = int64(f // WARP) * n_after * WARP + f % WARP
+                target += first_output * WARP
                 is_live = False
                 for row in range(rows):
                     if row < n_rows:
-                        out[uint64(target + row * LANES)] = sums[row, v]
+                        out[uint64(target + row * WARP)] = sums[row, v]
                         is_live = is_live or sums[row, v] != zero
-                # Most find it set, which is a read where an atomic would be a queue.
+                # Most threads find the flag set: they read it, where atomics would queue up.
                 if is_live and ends_layer and flags[uint32(f)] == 0:
                     cuda.atomic.max(flags, f, 1)
 

@@ -1,10 +1,10 @@
-"""The resident kernel: a block carries its features through many layers in one launch.
+"""The resident kernel: a thread block carries its features through many layers in one launch.
 
 The activations of `features` features live in the block's shared memory, twice: before and after a
-step. Nothing but weights is read from global memory between the first layer and the last, and no
-launch or list is needed between layers. Groups of outputs with the same inputs are small
-dense products: a thread is a group and four features, 64 sums in registers. Other outputs, in
-sliced ELL, are a thread each, for all features of the block.
+step. Between the first layer and the last only weights are read from global memory, and neither
+launches nor lists are needed between layers. Groups of outputs with the same inputs are small dense
+products: a thread takes a group and four features, 64 sums in registers. Of the other outputs, in
+sliced ELL, a thread takes one, for all features of the block.
 """
 
 from collections.abc import Callable
@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from spdnn.engines.cuda.kernels.activation import activation
 from spdnn.engines.cuda.kernels.gpu import (
     ALIGNED,
-    LANES,
+    WARP,
     cuda,
     float32,
     int32,
@@ -23,20 +24,25 @@ from spdnn.engines.cuda.kernels.gpu import (
     uint32,
     uint64,
 )
+from spdnn.engines.cuda.kernels.records import EllBlocks, Groups, Span, StepTables, Tiles
 from spdnn.plan.cuda.bundles import UNROLL
 from spdnn.plan.cuda.plan import (
-    BIAS_START,
+    ELL_INDICES,
     END_BUNDLE,
     END_ELL,
     FIRST_BUNDLE,
     FIRST_ELL,
+    GROUP_INPUTS,
+)
+from spdnn.plan.cuda.sizes import row_stride
+from spdnn.plan.steps import (
+    BIAS_START,
     IS_RELU,
     LAYER,
     MAY_DROP,
     N_OUTPUTS,
     NO_LAYER,
-    TESTS_NONZERO,
-    row_stride,
+    TESTS,
 )
 
 QUAD = 4
@@ -46,7 +52,7 @@ QUAD = 4
 def make_resident(
     bundle: int, rows: int, warps: int, features: int, threads: int, has_groups: bool
 ) -> Callable[..., Any]:
-    """Make the kernel for `features` features a block of `threads` threads.
+    """Make the resident kernel.
 
     Parameters
     ----------
@@ -55,10 +61,11 @@ def make_resident(
     warps : int
         Slices of an ELL block.
     features : int
-        A multiple of 4.
+        Features of a thread block, a multiple of 4.
     threads : int
+        Threads of a thread block.
     has_groups : bool
-        Whether the plan has any; without, a thread needs fewer registers.
+        Whether the plan has any groups; without them a thread needs fewer registers.
     """
     quads = features // QUAD
     pairs = rows // 2
@@ -69,38 +76,25 @@ def make_resident(
     zero, lowest = float32(0), float32(-np.inf)
 
     def resident(
-        y: Any,
-        out: Any,
-        live: Any,
-        n_live: Any,
-        n_first: Any,
-        first_step: Any,
-        end_step: Any,
-        width: Any,
-        steps: Any,
-        caps: Any,
-        bundles: Any,
-        groups: Any,
-        inputs: Any,
-        weights: Any,
-        ell_blocks: Any,
-        stages: Any,
-        slices: Any,
-        indices: Any,
-        ell_weights: Any,
-        bias: Any,
-        origins: Any,
+        tiles: Tiles,
+        span: Span,
+        plan: StepTables,
+        in_groups: Groups,
+        ell: EllBlocks,
         stands_for: Any,
         counts: Any,
-        flags: Any,
     ) -> None:
-        """Take features through steps `first_step` to `end_step`, excluded.
+        """Take features through the steps of `span`.
 
-        `y`, `out`, `live` and `flags` as in the grouped kernel; `flags` is 1 for the features
-        to go on with. `n_first` neurons are read, `width` are held at most.
-        `weights` are pairs of float32 in 64 bits. ``counts[:, layer]`` are added to:
-        live features, distinct ones of them, features that entered.
+        `out` and `flags` are those after the last step. ``stands_for[f]`` says how many features
+        feature f stands for. Each layer adds to ``counts[:, layer]``: live features, distinct ones
+        of them, features that entered.
         """
+        y, out, live, n_live, flags = tiles
+        first_step, end_step, n_first, width = span
+        steps, caps, bias, origins = plan
+        bundles, groups, inputs, weights = in_groups
+        ell_blocks, stages, slices, _, indices, ell_weights = ell
         memory = cuda.shared.array(0, float32, ALIGNED)
         is_live = cuda.shared.array(flags_shape, int32)
         sums = cuda.local.array(sums_shape, float32)
@@ -115,10 +109,10 @@ def make_resident(
         after = uint32(width * stride)
         feature = thread % features
         source = live[uint32(min(first + feature, n - 1))]
-        source_start = int64(source // LANES) * n_first * LANES + source % LANES
+        source_start = int64(source // WARP) * n_first * WARP + source % WARP
         is_carried = first + feature < n
         for p in range(thread // features, n_first, threads // features):
-            value = y[uint64(source_start + p * LANES)] if is_carried else zero
+            value = y[uint64(source_start + p * WARP)] if is_carried else zero
             memory[before + uint32(p * stride + feature)] = value
         if thread < features:
             is_live[0, uint32(thread)] = 0
@@ -128,7 +122,7 @@ def make_resident(
         for number in range(first_step, end_step):
             step = uint64(number)
             least = zero if steps[step, IS_RELU] != 0 else lowest
-            tests_nonzero = steps[step, TESTS_NONZERO] != 0
+            tests_nonzero = steps[step, TESTS] != 0
             cap = caps[step]
             bias_start = steps[step, BIAS_START]
             layer = steps[step, LAYER]
@@ -141,9 +135,9 @@ def make_resident(
                     group = first_bundle * bundle + item // quads
                     of_bundle = uint64(group // bundle)
                     inner = group % bundle
-                    input_at = bundles[of_bundle, 1] - origins[0] + inner
+                    input_at = bundles[of_bundle, 1] - origins[GROUP_INPUTS] + inner
                     # Weights are read as pairs: half as many numbers.
-                    pair_at = (bundles[of_bundle, 1] - origins[0]) * pairs + inner
+                    pair_at = (bundles[of_bundle, 1] - origins[GROUP_INPUTS]) * pairs + inner
                     for row in range(rows):
                         for v in range(QUAD):
                             sums[row, v] = zero
@@ -165,16 +159,14 @@ def make_resident(
                         pair_at += UNROLL * bundle * pairs
                     first_output = groups[uint64(group), 0]
                     n_rows = groups[uint64(group), 1]
-                    # Short loops: each is unrolled, so that sums stay in registers.
+                    # Loops are short: each is unrolled, so that sums stay in registers.
                     for row in range(rows):
-                        # Beyond the group's rows there are others' biases, or padding.
+                        # Beyond the rows of the group are biases of others, or padding.
                         of_output = bias[uint64(bias_start + first_output + row)]
                         for v in range(QUAD):
-                            value = sums[row, v]
-                            if value != zero or not tests_nonzero:
-                                value += of_output
-                            # NaN where the sum is not finite; see make_look in carried.py.
-                            sums[row, v] = min(max(value, least), cap) + value * zero
+                            sums[row, v] = activation(
+                                sums[row, v], of_output, tests_nonzero, least, cap
+                            )
                     for row in range(rows):
                         if row < n_rows:
                             place = after + uint32((first_output + row) * stride) + quad
@@ -183,34 +175,30 @@ def make_resident(
                                 if ends_layer and sums[row, v] != zero:
                                     is_live[turn, quad + uint32(v)] = 1
             first_ell = steps[step, FIRST_ELL]
-            n_items = (steps[step, END_ELL] - first_ell) * (warps * LANES)
+            n_items = (steps[step, END_ELL] - first_ell) * (warps * WARP)
             for item in range(thread, n_items, threads):
-                block = uint64(first_ell + item // (warps * LANES))
-                place_in_block = item % (warps * LANES)
+                block = uint64(first_ell + item // (warps * WARP))
+                place_in_block = item % (warps * WARP)
                 if place_in_block < ell_blocks[block, 1]:
                     of_slice = uint64(
-                        stages[uint64(ell_blocks[block, 2]), 2] + place_in_block // LANES
+                        stages[uint64(ell_blocks[block, 2]), 2] + place_in_block // WARP
                     )
                     for v in range(features):
                         ell_sums[v] = zero
                     # Indices and weights have the same origin.
-                    entry = slices[of_slice, 0] - origins[3] + item % LANES
+                    entry = slices[of_slice, 0] - origins[ELL_INDICES] + item % WARP
                     for _ in range(slices[of_slice, 1]):
                         place = uint32(indices[uint64(entry)])
                         place = before + place * uint32(stride)
                         weight = ell_weights[uint64(entry)]
                         for v in range(features):
                             ell_sums[v] += weight * memory[place + uint32(v)]
-                        entry += LANES
+                        entry += WARP
                     output = ell_blocks[block, 0] + place_in_block
                     of_output = bias[uint64(bias_start + output)]
                     place = after + uint32(output * stride)
                     for v in range(features):
-                        value = ell_sums[v]
-                        if value != zero or not tests_nonzero:
-                            value += of_output
-                        # NaN where the sum is not finite; see make_look in carried.py.
-                        value = min(max(value, least), cap) + value * zero
+                        value = activation(ell_sums[v], of_output, tests_nonzero, least, cap)
                         memory[place + uint32(v)] = value
                         if ends_layer and value != zero:
                             is_live[turn, uint32(v)] = 1
@@ -239,9 +227,9 @@ def make_resident(
         n_last = steps[uint64(end_step - 1), N_OUTPUTS]
         f = cuda.blockIdx.x * features + feature
         if f < n_live[0]:
-            target = int64(f // LANES) * n_last * LANES + f % LANES
+            target = int64(f // WARP) * n_last * WARP + f % WARP
             for p in range(thread // features, n_last, threads // features):
-                out[uint64(target + p * LANES)] = memory[before + uint32(p * stride + feature)]
+                out[uint64(target + p * WARP)] = memory[before + uint32(p * stride + feature)]
             if thread < features and is_carried:
                 flags[uint32(f)] = 1
 

@@ -1,4 +1,4 @@
-"""Activations that no longer change: all at the cap, where every further layer keeps them there."""
+"""Activations that stay: all are at the cap, and every further layer keeps them there."""
 
 import numpy as np
 import numpy.typing as npt
@@ -14,15 +14,15 @@ def keeps_cap(layer: Layer, merged: MergedLayer, cap_before: float | None) -> bo
     ----------
     layer : Layer
     merged : MergedLayer
-        What is computed of it.
+        What is computed of the layer.
     cap_before : float or None
-        Of the layer before.
+        The cap of the layer before; None for the first layer, or where that layer has none.
 
     Notes
     -----
-    Sums are taken in double precision, and must reach the cap by more than single precision, in
-    any order, can be wrong: by n 2^-24 of the sum of magnitudes for n numbers (N. Higham, Accuracy
-    and Stability of Numerical Algorithms, 2002, section 4.2), here doubled.
+    Sums are taken in double precision. They must reach the cap by more than single precision can
+    be wrong in any order: n 2^-24 times the sum of magnitudes, for n numbers (N. Higham, Accuracy
+    and Stability of Numerical Algorithms, 2002, section 4.2). Twice that is demanded.
     """
     if cap_before is None or layer.ymax is None:
         return False
