@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Callable
+from typing import Literal
 
 from spdnn.engines.base import Engine
 from spdnn.errors import DeviceError
@@ -16,11 +17,17 @@ ENGINES = {
 WITH_DEVICES = ("cuda",)
 """Engines that can be told which device to take."""
 
+EMULATED: tuple[Literal["emulated"], Literal["emulated-checked"]] = ("emulated", "emulated-checked")
+"""Devices that execute a GPU's instructions on the CPU, without and with checks of accesses."""
+
+DeviceChoice = int | Literal["emulated", "emulated-checked"]
+"""A GPU, by its number among those that the process sees, or an emulated one."""
+
 MODES = ("edges", "merge")
 
 
 def make_engine(
-    name: str = "auto", threads: int | None = None, device: int | None = None
+    name: str = "auto", threads: int | None = None, device: DeviceChoice | None = None
 ) -> Engine:
     """Make an engine.
 
@@ -30,8 +37,9 @@ def make_engine(
         One of `ENGINES`, or "auto": the fastest that is known to run on this machine.
     threads : int, optional
         For engines on the CPU; by default `spdnn.machine.threads.default_threads`.
-    device : int, optional
-        For engines on a GPU: which of those that this process sees.
+    device : int or {"emulated", "emulated-checked"}, optional
+        For engines on a GPU: which of those that this process sees, or one that executes the GPU's
+        instructions on the CPU.
 
     Raises
     ------
@@ -48,6 +56,8 @@ def make_engine(
         raise DeviceError(f"unknown engine {name!r}: auto, {', '.join(ENGINES)}")
     if device is not None and name not in WITH_DEVICES:
         raise DeviceError(f"engine {name} has no devices to choose from: use --engine cuda")
+    if isinstance(device, str) and device not in EMULATED:
+        raise DeviceError(f"unknown device {device!r}: a GPU's number, {', '.join(EMULATED)}")
     module, _, attribute = ENGINES[name].partition(":")
     try:
         make: Callable[..., Engine] = getattr(importlib.import_module(module), attribute)

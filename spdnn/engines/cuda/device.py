@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from spdnn.engines import DeviceChoice
 from spdnn.engines.cuda.kernels import gpu
 
 HINT = "take fewer --features or --layers"
@@ -225,7 +226,7 @@ def at_least_one(shape: int | tuple[int, ...]) -> tuple[int, ...]:
 
 
 @cache
-def open_device(number: int | None = None) -> Device:
+def open_device(choice: DeviceChoice | None = None) -> Device:
     """The device to run on, opened once a process: a GPU, or the simulator where it is switched on.
 
     Raises
@@ -233,8 +234,12 @@ def open_device(number: int | None = None) -> Device:
     DeviceError
         If there is none; says why.
     """
+    if isinstance(choice, str):
+        from spdnn.engines.cuda.emulated.device import open_emulated
+
+        return open_emulated(choice)
     if gpu.SIMULATED:
         return SimulatedDevice()
     from spdnn.engines.cuda.gpu_device import open_gpu
 
-    return open_gpu(number)
+    return open_gpu(choice)

@@ -212,6 +212,21 @@ class CheckedDevice(EmulatedDevice):
         require_met(program.kernel, reached)
 
 
+def open_emulated(name: str) -> EmulatedDevice:
+    """Open the device "emulated" or "emulated-checked".
+
+    Parameters
+    ----------
+    name : str
+
+    Raises
+    ------
+    DeviceError
+        If the compiler of kernels is not there; says what to install.
+    """
+    return CheckedDevice() if name == "emulated-checked" else EmulatedDevice()
+
+
 def flattened(argument: Any) -> list[int]:
     """The bits of the parameters that arguments become, as numba-cuda passes them.
 

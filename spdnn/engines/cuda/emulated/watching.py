@@ -63,7 +63,9 @@ atomic operation."""
 
 THREAD_COLUMNS = 8
 
-OUT_OF_BOUNDS, MISALIGNED, UNWRITTEN, TWO_WRITES, EQUAL_WRITES, READ_OF_WRITE, WRITE_OF_READ = range(7)
+OUT_OF_BOUNDS, MISALIGNED, UNWRITTEN, TWO_WRITES, EQUAL_WRITES, READ_OF_WRITE, WRITE_OF_READ = (
+    range(7)
+)
 """What can be wrong with an access."""
 
 KIND, INSTRUCTION, OTHER, AT, THREAD, OTHER_THREAD, TIMES = range(7)
@@ -95,7 +97,9 @@ def table_at(address: int, n_rows: int, n_columns: int) -> Any:
 
 
 @jit
-def note(launch: Any, kind: int, instruction: int, other: int, at: int, who: int, whom: int) -> None:
+def note(
+    launch: Any, kind: int, instruction: int, other: int, at: int, who: int, whom: int
+) -> None:
     """Note a fault; equal ones of the same instructions are counted."""
     faults = table_at(launch[FAULTS], MOST_FAULTS, FAULT_COLUMNS)
     n_faults = launch[N_FAULTS]
@@ -159,7 +163,9 @@ def access_word(
         note(launch, fault, instruction, record[W_INSTRUCTION], at, me, record[W_THREAD])
     if writes:
         if meets(record[R_EPOCH], record[R_THREAD], record[R_BLOCK], launch, start, me):
-            note(launch, WRITE_OF_READ, instruction, record[R_INSTRUCTION], at, me, record[R_THREAD])
+            note(
+                launch, WRITE_OF_READ, instruction, record[R_INSTRUCTION], at, me, record[R_THREAD]
+            )
         if record[W_EPOCH] < start:
             record[W_BLOCK] = block
         elif record[W_BLOCK] != block:
