@@ -3,6 +3,7 @@
 import ast
 import inspect
 import textwrap
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,7 @@ class EmulatedDevice(SimulatedDevice):
     """
 
     name = "emulated GPU"
+    is_checked = False
     n_multiprocessors = 132
     shared_bytes = 227 << 10
 
@@ -63,7 +65,6 @@ class EmulatedDevice(SimulatedDevice):
         super().__init__(1 << 62 if n_bytes is None else n_bytes)
         self.n_processors = n_processors or default_threads()
         self._random = None if seed is None else np.random.default_rng(seed)
-        self._programs: dict[tuple[Any, ...], Program] = _PROGRAMS
 
     def free_bytes(self) -> int:
         """What the machine has left, or what it claims to have."""
@@ -97,23 +98,10 @@ class EmulatedDevice(SimulatedDevice):
     def _program(self, kernel: Any, views: tuple[Any, ...]) -> Program:
         """The program of a kernel for arguments of these types, compiled when first wanted."""
         signature = tuple(map(typeof, views))
-        key = (kernel, signature, type(self))
-        if key not in self._programs:
-            self._programs[key] = self.compiled(self.parsed(kernel, signature))
-        return self._programs[key]
-
-    def parsed(self, kernel: Any, signature: tuple[Any, ...]) -> Kernel:
-        """The instructions that the compiler makes of a kernel.
-
-        Parameters
-        ----------
-        kernel : kernel
-            As `spdnn.engines.cuda.kernels.gpu.kernel` makes it.
-        signature : tuple
-            Types of its arguments.
-        """
-        text = gpu.compile_ptx(kernel.py_func, signature, CAPABILITY)
-        return parse(text, kernel.py_func.__name__)
+        key = (kernel, signature, self.is_checked)
+        if key not in _PROGRAMS:
+            _PROGRAMS[key] = self.compiled(parsed(kernel, signature))
+        return _PROGRAMS[key]
 
     def compiled(self, kernel: Kernel) -> Program:
         """The program of a kernel's instructions.
@@ -132,6 +120,22 @@ class EmulatedDevice(SimulatedDevice):
 
 
 _PROGRAMS: dict[tuple[Any, ...], Program] = {}
+"""What has been compiled in this process: by kernel, types of arguments, and whether checked."""
+
+
+@cache
+def parsed(kernel: Any, signature: tuple[Any, ...]) -> Kernel:
+    """The instructions that the compiler makes of a kernel.
+
+    Parameters
+    ----------
+    kernel : kernel
+        As `spdnn.engines.cuda.kernels.gpu.kernel` makes it.
+    signature : tuple
+        Types of its arguments.
+    """
+    text = gpu.compile_ptx(kernel.py_func, signature, CAPABILITY)
+    return parse(text, kernel.py_func.__name__)
 
 
 class CheckedDevice(EmulatedDevice):
@@ -154,6 +158,7 @@ class CheckedDevice(EmulatedDevice):
     """
 
     name = "emulated GPU with checks"
+    is_checked = True
 
     def __init__(self, n_bytes: int | None = None, seed: int | None = None) -> None:
         super().__init__(n_bytes, 1, seed)

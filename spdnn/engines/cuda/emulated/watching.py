@@ -244,7 +244,7 @@ def access(
             break
     if found < 0:
         note(launch, OUT_OF_BOUNDS, instruction, -1, at, me, MANY)
-        return launch[SCRATCH]
+        return int(launch[SCRATCH])
     if at % size != 0:
         note(launch, MISALIGNED, instruction, -1, at, me, MANY)
     span = spans[found]
@@ -269,7 +269,7 @@ def access(
     if kind == ATOMIC:
         note_atomic(launch, me, at)
     for word in range(first, last + 1):
-        value = np.int64(0)
+        value = 0
         if kind == STORE:
             if n_bytes == 2 * WORD_BYTES:
                 pair = values[(word - first) // 2]
