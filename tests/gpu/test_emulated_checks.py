@@ -43,14 +43,15 @@ def mixed_network() -> Network:
     again[:40, :16] = rng.choice([-1.0, 0.5, 1.0], size=(40, 16))
     again += np.diag(np.full(160, 0.5))
     again[0] = 0.5
-    layers = [Layer(sp.csr_array(mask * values), -0.25), Layer(sp.csr_array(again), 0.5, 4.0)]
-    return Network([*layers, Layer(sp.csr_array(again), -0.25, 4.0)])
+    first, others = sp.csr_array(mask * values), sp.csr_array(again)
+    # The resident kernel takes several layers at a time from the fifth on.
+    return Network([Layer(first, -0.25), *[Layer(others, 0.5, 4.0)] * 5])
 
 
 def single_network() -> Network:
     """Outputs with inputs of their own: no groups."""
     eye = sp.eye_array(160, format="csr")
-    return Network([Layer(eye * 0.5, 0.25, 4.0)] * 3)
+    return Network([Layer(eye * 0.5, 0.25, 4.0)] * 6)
 
 
 Case = tuple[Network, Features, str, int, CudaSizes]
@@ -97,7 +98,7 @@ def title_of(kernel: Any) -> str:
 
 
 def finds(kernel: Any, places: list[int], cases_of: list[Case]) -> list[bool]:
-    """Whether each instruction, left out, is missed by the checks of any case."""
+    """Whether the checks of any case find each instruction that is left out."""
 
     def is_found(place: int) -> bool:
         for case in cases_of:
@@ -105,8 +106,7 @@ def finds(kernel: Any, places: list[int], cases_of: list[Case]) -> list[bool]:
             try:
                 run_case(case, device)
             except DeviceError as error:
-                assert f"kernel {kernel.py_func.__name__}" in str(error)
-                return True
+                return f"kernel {kernel.py_func.__name__}" in str(error)
             except AssertionError:
                 pass  # a wrong result, which the checks should have found
         return False
@@ -193,7 +193,7 @@ def test_a_read_of_what_nobody_has_written_is_found() -> None:
     def copy(source: Any, target: Any) -> None:
         target[gpu.cuda.threadIdx.x] = source[gpu.cuda.threadIdx.x]
 
-    with pytest.raises(DeviceError, match="'ld.* of source, byte 0 reads what nobody has written"):
+    with pytest.raises(DeviceError, match=r"'ld.* of source, byte 0 reads what nobody has written"):
         launch(copy, NOTHING, NOTHING)
 
 
@@ -226,7 +226,7 @@ def test_a_barrier_that_not_all_threads_reach_is_found() -> None:
             gpu.cuda.syncthreads()
         target[gpu.cuda.threadIdx.x] = 1.0
 
-    with pytest.raises(DeviceError, match="threads wait at a barrier, others .* have ended"):
+    with pytest.raises(DeviceError, match=r"threads wait at a barrier, others .* have ended"):
         launch(some, NOTHING)
 
 
