@@ -47,7 +47,10 @@ def device(text: str) -> DeviceChoice:
     for name in EMULATED:
         if text == name:
             return name
-    return count(text)
+    if not text.isdecimal():
+        names = ", ".join(EMULATED)
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a GPU's number from 0 nor {names}")
+    return int(text)
 
 
 def finite(text: str) -> float:

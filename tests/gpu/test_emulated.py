@@ -126,7 +126,7 @@ def test_users_can_ask_for_it(device: Any, small: tuple[Network, Features]) -> N
 def test_output_and_records_say_that_it_is_no_gpu(
     small: tuple[Network, Features], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ["--neurons", "64", "--layers", "2", "--features", "40", "--data", "nowhere"]
+    arguments = ["--neurons", "64", "--layers", "2", "--features", "40", "--data", "."]
     asked = ["run", *arguments, "--engine", "cuda", "--device", "emulated", "--check", "reference"]
     assert main([*asked, "--json", "r.json"]) == 0
     printed = capsys.readouterr().out
@@ -146,8 +146,10 @@ def test_output_and_records_say_that_it_is_no_gpu(
 def test_a_device_that_is_not_known_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(DeviceError, match="unknown device 'gpu': a GPU's number, emulated, "):
         infer(Network([Layer(np.eye(2))]), np.eye(2), engine="cuda", device="gpu")  # type: ignore[arg-type]
-    assert main(["run", "--engine", "cuda", "--device", "gpu"]) == 2
-    assert "'gpu' is not a whole number from 0" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["run", "--engine", "cuda", "--device", "gpu"])
+    message = "'gpu' is neither a GPU's number from 0 nor emulated, emulated-checked"
+    assert message in capsys.readouterr().err
 
 
 def test_without_the_compiler_one_line_says_what_to_install(

@@ -83,7 +83,7 @@ class Program:
         self.frame_bytes = thread.frame_bytes
         _add_runner(thread, is_checked=hooks is not None)
         with _compiler:
-            self._engine = _compiled(str(thread.module))
+            self._engine = _compiled(str(thread.module), 3 if hooks is None else 1)
         # The address of a function of twelve numbers, called without Python's lock.
         of = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * len(_RUNNER))
         self._run = of(self._engine.get_function_address("run"))
@@ -307,23 +307,23 @@ def _add_runner(thread: Thread, is_checked: bool) -> None:
     builder.ret_void()
 
 
-def _compiled(text: str) -> Any:
-    """Compile a module for this machine's processor; the engine must be kept."""
+def _compiled(text: str, level: int) -> Any:
+    """Compile a module for this machine's processor, as fast as `level` says; keep the engine."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     # The engine takes the machine for its own.
     machine = llvm.Target.from_default_triple().create_target_machine(
         cpu=llvm.get_host_cpu_name(),
         features=llvm.get_host_cpu_features().flatten(),
-        opt=3,
+        opt=level,
         jit=True,
     )
     module = llvm.parse_assembly(text)
     module.triple = llvm.get_default_triple()
     module.data_layout = str(machine.target_data)
     module.verify()
-    options = llvm.create_pipeline_tuning_options(speed_level=3)
-    options.slp_vectorization = True
+    options = llvm.create_pipeline_tuning_options(speed_level=level)
+    options.slp_vectorization = level > 1
     passes = llvm.create_pass_builder(machine, options)
     passes.getModulePassManager().run(module, passes)
     engine = llvm.create_mcjit_compiler(module, machine)
