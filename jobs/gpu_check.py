@@ -2,15 +2,15 @@
 
     python jobs/gpu_check.py FOLDER [--images train-images-idx3-ubyte.gz]
 
-From a source checkout with numba-cuda, CuPy (cupy-cuda13x), scipy and NumPy 2; pytest and
-hypothesis for the tests. Runs official-recipe networks in both modes, a skewed one with its long
-outputs in chunks and whole, cuSPARSE through CuPy on the same inputs, and the GPU tests; the most
-telling first. After each result FOLDER/gpu_check.json and FOLDER/gpu_check.md are written anew, so
-that a check cut short has told what it found. Each network has a process of its own: what breaks
-there ends nothing else. Inputs are made from MNIST's images where they are given, else from
-scikit-learn's digits, else of random pixels; those of one size once. A network that is run in
-mode merge only is planned ahead, by a process that needs no GPU, and run as soon as its plan
-is there.
+It needs a source checkout with numba-cuda, CuPy (cupy-cuda13x), scipy and NumPy 2, and pytest and
+hypothesis for the tests. It runs official-recipe networks in both modes, a skewed network with its
+long outputs in chunks and whole, cuSPARSE through CuPy on the same inputs, and the GPU tests. The
+most telling come first. After each result FOLDER/gpu_check.json and FOLDER/gpu_check.md are written
+again, so that a check that is cut short has told what it found. Each network has a process of its
+own: a failure ends nothing else. Inputs are made from MNIST's images where they are given, else
+from scikit-learn's digits, else of random pixels; each size is made once. A network that is run in
+mode merge only is planned ahead, by a process that needs no GPU, and run as soon as its plan is
+there.
 
 Exit status: 0 all done and right, 1 something failed or was left out, 2 there is no GPU to check.
 """
@@ -32,16 +32,17 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 PLAN = {
-    # Seconds expected, 410 of the 480 that there are: 4 for a process to start, 8 to 12 to compile
-    # (measured for all kernels, without the assembler), inputs and plans as measured on one slow
-    # core, runs at half of the goals, cuSPARSE guessed from its memory traffic.
+    # The seconds that each is expected to take: 410 of the 480 that there are. A process takes 4 to
+    # start, and 8 to 12 to compile (measured for all kernels, without the assembler). Inputs and
+    # plans are as measured on one slow core, runs are at half of the goals, and cuSPARSE is guessed
+    # from its memory traffic.
     "1024x120": "the resident kernel in both modes, and the published categories",  # 25
     "1024x1920": "goal in mode edges, on one launch for many layers",  # 35: plans 10
     "65536x120": "goal in mode edges: a launch a step, places beyond 32 bits",  # 80: plans 20
     "tests": "every kernel against the reference, on networks of any kind",  # 70: compiling
     "16384x24 skewed": "long outputs in chunks, and whole",  # 30: inputs 16
     "16384x120": "goal in mode edges",  # 35: plans 5
-    # Inputs 45 to 55, then the plan 85 to 110, are made ahead: there after 170 of 260.
+    # Its inputs (45 to 55) and then its plan (85 to 110) are made ahead: ready after 170 of 260.
     "65536x1920:merge": "goal in mode merge",  # 20: inputs and plan are mapped
     "4096x1920": "goal in mode edges, captured launches",  # 60: plans 22
     "4096x120": "for the table",  # 25
@@ -74,10 +75,10 @@ SKEWED = " skewed"
 """Ends the name of a network of a power law's layers."""
 
 SKEWED_FEATURES = 256
-"""Few enough for one long output to keep the others waiting."""
+"""Features of a skewed network: so few that one long output keeps the others waiting."""
 
 WHOLE = 1 << 30
-"""Times the mean that no output has."""
+"""A skew that no output reaches: all stay whole."""
 
 MERGE_ONLY = ":merge"
 """Ends the name of a network that is run in mode merge only, and planned ahead."""
@@ -402,7 +403,7 @@ def runs_of(what, sizes):
         whole = replace(sizes, plan=replace(sizes.plan, skew=WHOLE))
         return {"edges": sizes, "edges, whole outputs": whole}
     wide = replace(sizes, thread_features=4)
-    return {"edges": sizes, "merge": sizes, "edges, 4 features a lane": wide}
+    return {"edges": sizes, "merge": sizes, "edges, 4 features a thread": wide}
 
 
 def tiny_sizes():

@@ -58,7 +58,7 @@ def test_a_power_law_layer_has_one_output_of_all_inputs_and_the_mean_asked_for()
     assert degrees.mean() == pytest.approx(8, abs=0.5)
 
 
-def test_the_longest_lane_is_what_its_block_stages_and_goes_through() -> None:
+def test_the_longest_thread_is_what_its_block_stages_and_goes_through() -> None:
     # 300 inputs of one output, and of it alone: two stages, of 240 and 60 entries.
     weights = np.zeros((300, 200))
     weights[:, 7] = 1.0
@@ -75,15 +75,15 @@ def test_the_longest_lane_is_what_its_block_stages_and_goes_through() -> None:
     assert report.most_partial_sums(in_chunks) == 5
 
 
-def test_a_launch_is_bound_by_its_longest_lane_or_by_what_all_do() -> None:
+def test_a_launch_is_bound_by_its_longest_thread_or_by_what_all_do() -> None:
     plan = plan_cuda(Network([Layer(np.ones((300, 1)))]), "edges", PlanSizes(shared_bytes=0))
     loop = Loop(32, 8, 32, 4, 4, 0, 20)  # 64 instructions for two edges
     gpu = report.Gpu("any", 0, 1e20, 1e20, 1e20, 163 << 10, 1e9)
-    lane = 3 * 300 * 16 / 128 + 300 * 32
-    assert report.seconds_of_staged(gpu, plan, loop, 1) == pytest.approx(lane / gpu.clock)
-    assert report.seconds_of_staged(gpu, plan, loop, 10**6) == pytest.approx(lane / gpu.clock)
+    longest = 3 * 300 * 16 / 128 + 300 * 32
+    assert report.seconds_of_staged(gpu, plan, loop, 1) == pytest.approx(longest / gpu.clock)
+    assert report.seconds_of_staged(gpu, plan, loop, 10**6) == pytest.approx(longest / gpu.clock)
     slow = gpu._replace(l2=1e9)
-    moved = 300 * (16 * 4 + 32 * 6)  # a lane has entries, its slice 32 times as many
+    moved = 300 * (16 * 4 + 32 * 6)  # a thread has entries, its slice 32 times as many
     assert report.seconds_of_staged(slow, plan, loop, 32) == pytest.approx(2 * moved / slow.l2)
     slow = gpu._replace(multiply_adds=1e9)
     entries = 300 * 32 * 16 / report.fma_share(loop)

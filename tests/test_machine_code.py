@@ -53,7 +53,7 @@ def device_array(kind: types.Array) -> DeviceNDArray:
 
 def argument(kind: types.Type) -> Any:
     """An argument of a launch, of a type."""
-    if isinstance(kind, types.NamedTuple):
+    if isinstance(kind, (types.NamedTuple, types.NamedUniTuple)):
         return kind.instance_class(*map(argument, kind.types))
     return device_array(kind) if isinstance(kind, types.Array) else 1
 
@@ -144,9 +144,8 @@ def test_kernels_compile_where_numpy_has_lost_what_the_compiler_names() -> None:
         "from spdnn.engines.cuda.kernels import gpu;"
         "from spdnn.engines.cuda.kernels.carried import unite;"
         "from spdnn.engines.cuda.kernels.records import FeatureList, HashTable;"
-        "from numba.types import NamedTuple;"
-        "arrays = {name: gpu.array_of(name) for name in ('int32', 'int64', 'uint64')};"
-        "a, b, c = arrays.values();"
+        "from numba.types import Array, NamedTuple, int32, int64, uint64;"
+        "a, b, c = (Array(of, 1, 'C') for of in (int32, int64, uint64));"
         "records = NamedTuple((a, a, b, b), FeatureList), NamedTuple((c, c, a, c, a), HashTable);"
         "print('.entry' in gpu.compile_ptx(unite, (*records, b, a), (9, 0)));"
         "print('row_stack' in vars(numpy))"

@@ -34,19 +34,19 @@ FIRST_LIVE = (54687, 40498, 23042, 12010, 6537, 4087, 2774, 2128, 1939, 1874)
 """Live features after the first layers of 1024 neurons; other sizes are much the same."""
 
 SCHEDULERS = 4
-"""Of a multiprocessor: each issues an instruction for 32 threads a clock."""
+"""Schedulers of a multiprocessor: each issues an instruction for 32 threads a clock."""
 
 SKEWED = (16384, 32)
 """Neurons of the power-law layer, and the mean number of their inputs."""
 
 SKEWED_FEATURES = (16, 1812, FEATURES)
-"""Features for which it is reckoned: a minibatch, those live in the end, all."""
+"""Numbers of features for its estimate: a minibatch, those live in the end, all."""
 
 STAGING = 3
-"""Instructions that stage an input for 16 features and 16 threads at least: map, load, store."""
+"""Instructions that stage an input for 16 features, in 16 threads at least: map, load, store."""
 
 ENTRY_BYTES = 6
-"""Of an ELL entry: weight and index."""
+"""Bytes of an ELL entry: weight and index."""
 
 TRAFFIC = 3 * 4
 """Bytes a neuron and feature that a launch a step moves: read by two groups, written once."""
@@ -55,7 +55,22 @@ MARK = "<!-- {} -->"
 
 
 class Gpu(NamedTuple):
-    """What a GPU could do at best; from NVIDIA's data sheets, L2 as said in docs/gpu.md."""
+    """What a GPU could do at best, from NVIDIA's data sheets; L2 as docs/gpu.md says.
+
+    Attributes
+    ----------
+    name : str
+    architecture : int
+        Its place in `ARCHITECTURES`.
+    multiply_adds : float
+        Fused multiply-adds a second.
+    memory, l2 : float
+        Bytes a second from memory and from the L2 cache.
+    shared_bytes : int
+        Shared memory that a thread block may have.
+    clock : float
+        Clocks a second.
+    """
 
     name: str
     architecture: int
@@ -86,7 +101,11 @@ one RTX A6000 as run by SNICIT's authors (ICPP 2023, table 3)."""
 
 
 def fma_share(loop: Loop) -> float:
-    """Share of the multiply-adds' peak that the loop's other instructions leave at best.
+    """Share of the peak of multiply-adds that the loop's other instructions leave at best.
+
+    Parameters
+    ----------
+    loop : Loop
 
     A scheduler issues one instruction a clock; shared memory and the L1 cache give a
     multiprocessor 32 numbers a clock.
@@ -96,7 +115,13 @@ def fma_share(loop: Loop) -> float:
 
 
 def table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    """A table in Markdown."""
+    """A table in Markdown.
+
+    Parameters
+    ----------
+    heads : tuple of str
+    rows : sequence of tuple of str
+    """
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
 
@@ -149,7 +174,16 @@ def loop_table(kernels: list[Variant]) -> str:
 
 
 def seconds_at_best(gpu: Gpu, neurons: int, layers: int, shares: dict[str, float]) -> float:
-    """Seconds of inference in mode edges that the roofline allows."""
+    """Seconds of inference in mode edges that the roofline allows.
+
+    Parameters
+    ----------
+    gpu : Gpu
+    neurons, layers : int
+        An official network.
+    shares : dict of str to float
+        `fma_share` by the name of the kernel.
+    """
     size = SIZES[neurons]
     entering = [FEATURES, *FIRST_LIVE][:layers]
     entering += [size.categories] * (layers - len(entering))
@@ -209,9 +243,18 @@ def most_partial_sums(plan: CudaPlan) -> int:
 def seconds_of_staged(gpu: Gpu, plan: CudaPlan, loop: Loop, n_features: int) -> float:
     """Seconds that one launch of the staged kernel takes at least.
 
-    A warp issues an instruction a clock at most; its block's staging and the entries of its longest
-    warp follow each other, and then the partial sums. All blocks together multiply, padding
-    included, and read inputs, weights and partial sums from L2.
+    A warp issues an instruction a clock at most. The staging of its thread block, the entries of
+    the block's longest warp, and then the partial sums follow one another. All blocks together
+    multiply, padding included, and read inputs, weights and partial sums from L2.
+
+    Parameters
+    ----------
+    gpu : Gpu
+    plan : CudaPlan
+        A plan of one step.
+    loop : Loop
+        The kernel's inner loop.
+    n_features : int
     """
     sizes = CudaSizes(plan.sizes)
     minibatch = sizes.minibatch
@@ -228,7 +271,7 @@ def seconds_of_staged(gpu: Gpu, plan: CudaPlan, loop: Loop, n_features: int) -> 
 
 
 def skew_table(kernels: list[Variant]) -> str:
-    """A power-law layer, its outputs whole and in chunks: the longest work, and bounds of time."""
+    """A power-law layer, its outputs whole and in chunks: the longest work, and least times."""
     neurons, mean = SKEWED
     network = Network([Layer(power_law_layer(neurons, neurons, mean))])
     of_name = {variant.name: variant for variant in kernels}
@@ -254,13 +297,25 @@ def skew_table(kernels: list[Variant]) -> str:
             cells.append(" / ".join(f"{1e3 * each:.3g}" for each in seconds))
         rows.append(tuple(cells))
     names = " / ".join(gpu.name for gpu in GPUS)
-    heads = ("outputs", "entries of the longest lane", "partial sums", "inputs a block stages")
+    heads = ("outputs", "entries of the longest thread", "partial sums", "inputs a block stages")
     times = tuple(f"{n:,} features: {names}, ms at least" for n in SKEWED_FEATURES)
     return table((*heads, "entries an edge", *times), rows)
 
 
 def with_tables(page: str, tables: dict[str, str]) -> str:
-    """The page with its tables replaced."""
+    """The page with its tables replaced.
+
+    Parameters
+    ----------
+    page : str
+    tables : dict of str to str
+        Tables by the names of their marks.
+
+    Raises
+    ------
+    ValueError
+        If the page lacks a mark.
+    """
     for name, text in tables.items():
         start, end = MARK.format(name), MARK.format(f"end of {name}")
         before, _, rest = page.partition(start)

@@ -1,8 +1,9 @@
 """What the GPU kernels become: PTX, machine code, and what can be read from it without a GPU.
 
-Kernels are compiled for the types with which the engine launches them: it runs on a device that
-launches nothing and notes what it was asked to. NVIDIA's assembler and disassembler come from
-PyPI (``nvidia-cuda-nvcc``, ``nvidia-cuda-cuobjdump``, ``nvidia-cuda-nvdisasm``).
+Kernels are compiled for the types with which the engine launches them. To find these, the engine
+runs on a device that launches nothing and notes what it was asked to launch. NVIDIA's assembler and
+disassembler come from PyPI (``nvidia-cuda-nvcc``, ``nvidia-cuda-cuobjdump``,
+``nvidia-cuda-nvdisasm``).
 """
 
 import importlib.util
@@ -60,11 +61,11 @@ SHARED_UNIT = 128
 """Bytes in which shared memory is given to a block."""
 
 SYSTEM_SHARED_BYTES = 1 << 10
-"""Shared memory of each block that the system keeps."""
+"""Shared memory of each thread block that the system keeps."""
 
 
 MADE_WITH = {"load": "values", "list carried": "a step", "staged": "chunks"}
-"""Kernels that are made with something or without."""
+"""Kernels that have a variant with something, and one without it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +81,7 @@ class Variant:
 
 
 class Recorder(SimulatedDevice):
-    """A device that launches nothing, notes what it should, and says that one feature lives on."""
+    """A device that launches nothing, and notes what it should launch; one feature lives on."""
 
     n_multiprocessors = 0  # so that a resident block carries as many features as fit
     shared_bytes = 163 << 10

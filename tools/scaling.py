@@ -34,7 +34,7 @@ RANKS = (1, 2, 4, 8, 16, 32, 64, 96, 192, 384, 768)
 """Those of the paper's table I and smaller ones."""
 
 SECONDS_PER_DOUBLING = 20e-6
-"""Of gathering, for each doubling of the ranks, where no run of several ranks tells: some
+"""Seconds of gathering for each doubling of the ranks, where no run of several ranks tells: some
 microseconds of latency for each of three collective calls, which take log2 (ranks) messages in a
 row."""
 
@@ -149,14 +149,16 @@ def read_record(record: dict[str, Any]) -> Point:
 
 
 def table(points: Sequence[Point], edges: float, ranks: Iterable[int] = RANKS) -> str:
-    """A Markdown table of what was measured, of the model and of what it says of `ranks`.
+    """A Markdown table of what was measured, of the model, and of what it predicts.
 
     Parameters
     ----------
     points : sequence of Point
+        What was measured.
     edges : float
-        Of all layers, times the input features: what the rate counts.
+        Edges of all layers, times the input features: what the rate counts.
     ranks : iterable of int
+        Numbers of ranks that get a row, beside those that were measured.
     """
     model = fit(points)
     of = {point.ranks: point for point in points}
@@ -182,9 +184,20 @@ def table(points: Sequence[Point], edges: float, ranks: Iterable[int] = RANKS) -
 def measure_parts(
     engine: Engine, plan: Any, features: Features, ranks: int, partition: Partition
 ) -> list[float]:
-    """Seconds that each rank of `ranks`, of one thread, takes for its features, by itself.
+    """Processor seconds that each rank takes for its features, by itself.
 
-    Of the processor: what else the machine does meanwhile does not count.
+    What else the machine does meanwhile does not count.
+
+    Parameters
+    ----------
+    engine : Engine
+        An engine of one thread.
+    plan : Plan
+    features : Features
+        The features of all ranks.
+    ranks : int
+    partition : str
+        How features are dealt out; see `spdnn.distributed`.
     """
     seconds = []
     for rank in range(ranks):

@@ -1,4 +1,4 @@
-"""Long outputs: cut into chunks, summed by many lanes, finished by whichever comes last."""
+"""Long outputs: cut into chunks, summed by many threads, finished by whichever comes last."""
 
 from collections.abc import Iterator
 from dataclasses import replace

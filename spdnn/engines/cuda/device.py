@@ -1,7 +1,7 @@
 """What the engine asks of a device; NumPy where kernels run in the simulator.
 
-The engine sees a `Device` and arrays of it; kernels see neither CuPy nor this module. All work goes
-to one stream, but for copies of weights ahead of time, which have one of their own.
+The engine sees a `Device` and its arrays; kernels see neither CuPy nor this module. All work goes
+to one stream, except copies of weights ahead of time, which have a stream of their own.
 """
 
 import time
@@ -29,6 +29,7 @@ class DeviceArray:
     Attributes
     ----------
     memory : cupy.ndarray or numpy.ndarray
+        The array, as the host's library has it.
     view : object
         The same memory, as kernels take it.
     """
@@ -43,44 +44,89 @@ class DeviceArray:
 
 
 class Device(ABC):
-    """What an engine needs of a device."""
+    """What an engine needs of a device.
+
+    Attributes
+    ----------
+    name : str
+    n_multiprocessors : int
+    shared_bytes : int
+        Shared memory that a thread block may ask for.
+    """
 
     name: str
     n_multiprocessors: int
     shared_bytes: int
-    """Shared memory that a block may ask for."""
 
     @abstractmethod
     def free_bytes(self) -> int:
-        """Memory that can still be had."""
+        """Memory that can still be allocated, in bytes."""
 
     @abstractmethod
     def empty(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> DeviceArray:
-        """New memory with anything in it; at least one element, for kernels take no null."""
+        """Allocate memory; what it holds is undefined.
+
+        Parameters
+        ----------
+        shape : int or tuple of int
+            An empty axis gets one element: kernels take no null pointers.
+        dtype : data type
+        """
 
     @abstractmethod
     def fill_bytes(self, array: DeviceArray, byte: int) -> None:
-        """Set all bytes: what a device does by itself, without a kernel to compile."""
+        """Set all bytes of an array, without a kernel that would have to be compiled.
+
+        Parameters
+        ----------
+        array : DeviceArray
+        byte : int
+        """
 
     @abstractmethod
     def write(self, array: DeviceArray, host: npt.NDArray[Any], ahead: bool = False) -> None:
-        """Copy to the beginning of `array`, at once or on the stream for copies ahead.
+        """Copy from the host to the beginning of an array.
 
-        A copy ahead begins when the work that was given before `array` was last let go
-        (`release`) is done, and needs memory from `pinned`, which must outlive it (`wait`).
+        Parameters
+        ----------
+        array : DeviceArray
+        host : ndarray
+            For a copy ahead, memory from `pinned`, which must live until the copy is done (`wait`).
+        ahead : bool
+            Whether the copy goes to the stream for copies ahead. It then begins when the work
+            given before the last `release` is done.
         """
 
     @abstractmethod
     def read(self, array: DeviceArray, count: int | None = None) -> npt.NDArray[Any]:
-        """Copy the first `count` elements of axis 0 to the host, when all work is done."""
+        """Copy to the host, when all work is done.
+
+        Parameters
+        ----------
+        array : DeviceArray
+        count : int, optional
+            Elements of axis 0 to copy, from the first; all where not given.
+        """
 
     @abstractmethod
     def view(self, array: DeviceArray, dtype: npt.DTypeLike) -> DeviceArray:
-        """The same memory as another type of the same or a multiple of the size."""
+        """The same memory as numbers of another type.
+
+        Parameters
+        ----------
+        array : DeviceArray
+        dtype : data type
+            Of the same size, or a multiple of it.
+        """
 
     @abstractmethod
     def pinned(self, host: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The same numbers in memory from which copies overlap with kernels."""
+        """Copy numbers into memory from which copies to the device overlap with kernels.
+
+        Parameters
+        ----------
+        host : ndarray
+        """
 
     @abstractmethod
     def launch(
@@ -91,7 +137,21 @@ class Device(ABC):
         arguments: tuple[Any, ...],
         shared: int = 0,
     ) -> None:
-        """Launch a kernel; DeviceArrays and numbers are its arguments."""
+        """Launch a kernel.
+
+        Parameters
+        ----------
+        kernel : kernel
+            As `spdnn.engines.cuda.kernels.gpu.kernel` gave it.
+        grid : tuple of int
+            Thread blocks along each axis.
+        n_threads : int
+            Threads of a thread block.
+        arguments : tuple
+            DeviceArrays, numbers, and records of them (`spdnn.engines.cuda.kernels.records`).
+        shared : int
+            Dynamic shared memory of a thread block, in bytes.
+        """
 
     @abstractmethod
     def wait(self) -> None:
@@ -99,7 +159,7 @@ class Device(ABC):
 
     @abstractmethod
     def await_ahead(self) -> None:
-        """Have work given from now on wait for the copies ahead."""
+        """Let work that is given from now on wait for the copies ahead."""
 
     @abstractmethod
     def release(self) -> None:
@@ -107,19 +167,42 @@ class Device(ABC):
 
     @abstractmethod
     def record(self, ahead: bool = False) -> Any:
-        """An event behind the work given so far."""
+        """An event that comes when the work given so far is done.
+
+        Parameters
+        ----------
+        ahead : bool
+            Whether the copies ahead are meant.
+        """
 
     @abstractmethod
     def seconds_between(self, start: Any, end: Any) -> float:
-        """Seconds between two events, when the second has come."""
+        """Wait for the second of two events, and give the seconds between them.
+
+        Parameters
+        ----------
+        start, end : event
+            As `record` gave them.
+        """
 
     @abstractmethod
     def captured(self, work: Callable[[], None]) -> Callable[[], None]:
-        """Make of launches one thing that can be launched again and again."""
+        """Make a CUDA graph of launches.
+
+        Parameters
+        ----------
+        work : callable
+            Gives the launches.
+
+        Returns
+        -------
+        callable
+            Launches the graph.
+        """
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """What goes wrong inside, on the device, is a DeviceError."""
+        """Turn what goes wrong on the device into a DeviceError."""
         yield
 
 
@@ -146,7 +229,7 @@ class SimulatedDevice(Device):
     def empty(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> DeviceArray:
         """An array, filled with what shows if it is used."""
         array: npt.NDArray[Any] = np.empty(at_least_one(shape), dtype)
-        # What nobody may rely upon is not zero by chance.
+        # Nobody may rely upon what is in it: it must not be zero by chance.
         array.fill(np.nan if array.dtype.kind == "f" else 77)
         return DeviceArray(array, array)
 
@@ -182,7 +265,7 @@ class SimulatedDevice(Device):
     ) -> None:
         """Run a kernel to its end."""
         with warnings.catch_warnings(category=RuntimeWarning, action="ignore"):
-            # Whole numbers that wrap around, as hashes do.
+            # Hashes are whole numbers that wrap around, of which NumPy warns.
             kernel[grid, n_threads, 0, shared](*map(view_of, arguments))
 
     def wait(self) -> None:
@@ -227,12 +310,18 @@ def at_least_one(shape: int | tuple[int, ...]) -> tuple[int, ...]:
 
 @cache
 def open_device(choice: DeviceChoice | None = None) -> Device:
-    """The device to run on, opened once a process: a GPU, or the simulator where it is switched on.
+    """The device to run on: a GPU, or the simulator where it is switched on. Opened once a process.
+
+    Parameters
+    ----------
+    choice : int or {"emulated", "emulated-checked"}, optional
+        Which of the GPUs that the process sees, or an emulated one; by default the GPU for the
+        process's rank on its node.
 
     Raises
     ------
     DeviceError
-        If there is none; says why.
+        If there is none; the message says why.
     """
     if isinstance(choice, str):
         from spdnn.engines.cuda.emulated.device import open_emulated

@@ -1,4 +1,4 @@
-"""The engine's face: compiling, planning, loading, running."""
+"""The GPU engine: compiling, planning, loading, running."""
 
 from dataclasses import asdict, replace
 from typing import Any
@@ -67,9 +67,9 @@ class CudaEngine:
         """TEMP"""
 
     def compile(self, network: Network) -> None:
-        """Run tiny networks through the kernels that this one needs, with the same types.
+        """Compile the kernels that a network needs: tiny networks of the same types are run.
 
-        What a merged network leaves is not known yet: it mostly suits the resident kernel,
+        What merging leaves of the network is not known yet. Mostly it suits the resident kernel,
         and has no groups. Any other kernel is compiled when it is first launched.
         """
         sizes = self.sizes.plan
@@ -86,7 +86,7 @@ class CudaEngine:
         self._weights = None
 
     def _try(self, weights: list[Any], mode: str, sizes: PlanSizes, *, has_values: bool) -> None:
-        """Run a network for each number of features with which its plan has a kernel."""
+        """Run a network of some weights with each number of features that has its own kernel."""
         network = Network([Layer(of_layer, bias=-0.01) for of_layer in weights])
         plan = plan_cuda(network, mode, sizes)
         enough = -(-self.device.n_multiprocessors // 2)  # blocks, see `Run`
@@ -109,8 +109,8 @@ class CudaEngine:
         """
         with self.device.errors():
             if self._weights is None or self._weights[0] is not plan:
-                # What is not wanted any more makes room first. A run that has ended early
-                # may have left a copy ahead that is still on its way.
+                # What is not wanted any more makes room first. A run that was ended early may have
+                # left a copy ahead that is still going on.
                 self.device.wait()
                 self._weights = None
                 self._weights = plan, place_weights(self.device, plan)

@@ -13,7 +13,7 @@ from spdnn.errors import DeviceError
 from spdnn.machine.gpus import local_rank, pick_gpu
 
 LEAST_CAPABILITY = (7, 0)
-"""Oldest GPUs that the kernels are meant for: independent threads of a warp."""
+"""Compute capability of the oldest GPUs that the kernels run on: warps of independent threads."""
 
 
 class _GpuDevice(Device):
@@ -57,7 +57,7 @@ class _GpuDevice(Device):
             return self._wrapped(self._cupy.empty(at_least_one(shape), dtype))
 
     def _wrapped(self, array: Any) -> DeviceArray:
-        # One stream orders all work: nothing is to wait at each launch, which capture forbids.
+        # One stream orders all work. A launch need not wait for it, which a capture would forbid.
         return DeviceArray(array, gpu.cuda.as_cuda_array(array, sync=False))
 
     def fill_bytes(self, array: DeviceArray, byte: int) -> None:
@@ -68,9 +68,9 @@ class _GpuDevice(Device):
             return
         array.memory[: len(host)].set(host, stream=self._ahead if ahead else self._stream)
         if not ahead:
-            # CUDA copies from memory that is not pinned "might be synchronous" with the host (its
-            # API synchronization behavior), and CuPy makes no copy (its issue 6785): what is being
-            # read must not be freed.
+            # What is being read must not be freed. CUDA's copies from memory that is not pinned
+            # "might be synchronous" with the host (its API synchronization behavior), and CuPy
+            # makes no copy (its issue 6785).
             self._sources.append(host)
 
     def read(self, array: DeviceArray, count: int | None = None) -> npt.NDArray[Any]:
@@ -122,13 +122,13 @@ class _GpuDevice(Device):
         return float(self._cupy.cuda.get_elapsed_time(start, end)) / 1e3
 
     def captured(self, work: Callable[[], None]) -> Callable[[], None]:
-        # CuPy captures in the relaxed mode, in which a kernel may be compiled and loaded meanwhile.
+        # CuPy captures in relaxed mode: a kernel may be compiled and loaded during the capture.
         self._stream.begin_capture()
         try:
             work()
         except BaseException:
             with suppress(self._cupy.cuda.runtime.CUDARuntimeError):
-                self._stream.end_capture()  # fails, too; what went wrong first is what matters
+                self._stream.end_capture()  # fails, too; the first failure is raised
             raise
         graph = self._stream.end_capture()
         return lambda: graph.launch(stream=self._stream)
@@ -175,7 +175,7 @@ def open_gpu(number: int | None = None) -> Device:
     Parameters
     ----------
     number : int, optional
-        Of those that the process sees; by default the one for its rank on the node.
+        Which of the GPUs that the process sees; by default the one for its rank on the node.
 
     Raises
     ------

@@ -32,7 +32,7 @@ from spdnn.plan.steps import (
 )
 
 FIRST_BLOCK, END_BLOCK, PART = range(FIRST_OWN, FIRST_OWN + 3)
-"""The CPU engine's own columns of the step table, behind those of `spdnn.plan.steps`.
+"""The CPU engine's own columns of the step table, after those of `spdnn.plan.steps`.
 
 The first block and the end of them, and which part of a layer the step is.
 """
@@ -42,7 +42,7 @@ N_COLUMNS = PART + 1
 
 WHOLE, CHUNKS, ROWS, FINISH = range(4)
 """In column PART. Most layers are one step, which is the whole of them. A layer with long outputs
-is three steps that write to one tile: the chunks of the long outputs, which stand behind the
+is three steps that write to one tile: the chunks of the long outputs, which stand after the
 layer's outputs; the other outputs; and the long outputs, from the sums of their chunks.
 """
 

@@ -1,7 +1,8 @@
 """Bundles of groups: outputs with the same inputs, as small dense products.
 
-A group is a few outputs, padded to equally many in each. Groups of about equally many inputs are a
-bundle, padded to those of the one with the most: what a block of threads takes at a time.
+A group is a few outputs, padded to the same number in each. A bundle is some groups of about
+equally many inputs, padded to those of the group with the most. A thread block takes a bundle at a
+time.
 """
 
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ import scipy.sparse as sp
 from spdnn.machine.jit import jit
 
 UNROLL = 4
-"""Inputs of a group are padded to a multiple of this, with weight 0: kernels load so many ahead."""
+"""Inputs of a group are padded to a multiple of this, with weight 0: so many are loaded at once."""
 
 LEAST_SHARED = 4
 """Outputs from which a group is cheaper as a dense product that is padded to 16 than in ELL."""
@@ -25,14 +26,14 @@ class Bundles(NamedTuple):
     Attributes
     ----------
     bundles : ndarray, shape (n_bundles, 2), int64
-        Inputs of its groups, padded, and where they begin; their weights begin at that place
-        times the rows of a group.
+        Inputs of each of its groups, with the padding, and where they begin. The weights begin at
+        that place times the rows of a group.
     groups : ndarray, shape (n_bundles * bundle, 2), int64
-        First output and outputs; none in groups that fill up a bundle.
+        First output, and number of outputs: 0 in groups that only fill up a bundle.
     inputs : ndarray, int32
-        Positions, ``[k, group]``.
+        Positions of inputs, ``[k, group]`` in each bundle.
     weights : ndarray, float32
-        ``[k, pair of outputs, group, output of the pair]``.
+        ``[k, pair of outputs, group, output of the pair]`` in each bundle.
     """
 
     bundles: npt.NDArray[np.int64]
@@ -54,8 +55,9 @@ def cut_bundles(
     Parameters
     ----------
     columns : csc_array, shape (n_inputs, n_outputs)
+        The weights of the step.
     inputs : ndarray, int32
-        The positions of its indices.
+        The position of each of its entries' inputs.
     outputs : ndarray, int32
         The outputs of all groups, group by group.
     sizes : ndarray, int64

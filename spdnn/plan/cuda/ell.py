@@ -1,11 +1,12 @@
 """Warp-sliced transposed ELL with staged inputs: for outputs that share nothing.
 
-A block is up to ``32 * warps`` outputs, a slice 32 of them side by side: a warp. The distinct
-inputs of a block are cut into buffers; what is read of one buffer is a *stage*. They are in the
-order of rounds: the first input of each output, then the second of each, and so on, so that a stage
-has about equally many edges of every output. In a stage a slice is as wide as its longest output,
-and entry k of its outputs lies in 32 neighbouring numbers: transposed, so that a warp reads them at
-once. Shorter outputs are padded with weight 0. Indices name places in the buffer and have 16 bits.
+A block is up to ``32 * warps`` outputs. A slice is 32 of them side by side, which a warp takes. The
+distinct inputs of a block are cut into stages: a stage is what the buffer in shared memory holds at
+a time. Inputs are in the order of rounds: the first input of each output, then the second of each,
+and so on. A stage then has about equally many edges of every output. In a stage a slice is as wide
+as its longest output; shorter outputs are padded with weight 0. Entry k of the outputs of a slice
+lies in 32 neighbouring numbers (the slice is transposed), so that a warp reads them at once.
+Indices name places in the buffer and have 16 bits.
 
 After M. Hidayetoglu et al., HPEC 2020, section III.B.
 """
@@ -18,7 +19,7 @@ import numpy.typing as npt
 from spdnn.machine.jit import jit
 
 SLICE = 32
-"""Outputs of a slice: the lanes of a warp."""
+"""Outputs of a slice: one for each thread of a warp."""
 
 LARGEST_BUFFER = 1 << 16
 """Inputs that 16-bit indices can tell apart."""
@@ -30,16 +31,17 @@ class Ell(NamedTuple):
     Attributes
     ----------
     blocks : ndarray, shape (n_blocks, 4), int64
-        First output, outputs, first stage and the end of the stages.
+        First output, number of outputs, first stage and the end of the stages.
     stages : ndarray, shape (n_stages, 3), int64
-        Where the map begins, how many inputs it names, and the first of the `warps` slices.
+        Where the stage's map begins, how many inputs it names, and the first of its `warps` slices.
     slices : ndarray, shape (n_slices, 2), int64
-        Where a slice's entries begin, and entries an output.
+        Where a slice's entries begin, and how many entries each of its outputs has.
     maps : ndarray, int32
-        The input at each place of each buffer.
+        The input at each place of the buffer, stage by stage.
     indices : ndarray, uint16
-        Places in the buffer, ``[k, lane]``.
+        Places in the buffer, ``[k, output of the slice]`` in each slice.
     weights : ndarray, float32
+        In the order of `indices`.
     """
 
     blocks: npt.NDArray[np.int64]
@@ -69,17 +71,19 @@ def cut_ell(
     columns : ndarray, int32
         The outputs to take of it, in this order.
     n_inputs : int
+        Positions that there are.
     warps : int
         Slices of a block.
     buffer : int
-        Inputs of a buffer; 0 where all inputs are in place, and indices are positions.
+        Inputs that the buffer holds; 0 where all inputs are in shared memory, so that indices are
+        positions.
 
     Notes
     -----
-    Each output's sum is taken stage by stage, and in a stage in the order of its edges.
+    The sum of an output is taken stage by stage, and within a stage in the order of its edges.
     """
     places, sizes = _place_inputs(indptr, inputs, columns, n_inputs, warps * SLICE, buffer)
-    tables = _shape_slices(indptr, columns, places, sizes, warps, buffer)
+    tables = _cut_slices(indptr, columns, places, sizes, warps, buffer)
     blocks, stages, slices, n_maps, n_entries = tables
     maps = np.empty(n_maps, dtype=np.int32)
     indices = np.zeros(n_entries, dtype=np.uint16)
@@ -128,7 +132,7 @@ def _place_inputs(
 
 
 @jit
-def _shape_slices(
+def _cut_slices(
     indptr: npt.NDArray[Any],
     columns: npt.NDArray[np.int32],
     places: npt.NDArray[np.int32],
@@ -136,7 +140,7 @@ def _shape_slices(
     warps: int,
     buffer: int,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64], int, int]:
-    """Tables of blocks, stages and slices, and the lengths of maps and entries."""
+    """Make the tables of blocks, stages and slices; give the lengths of maps and entries, too."""
     n_block = warps * SLICE
     n_stages = 0
     for size in sizes:
@@ -197,14 +201,14 @@ def _fill(
         filled = np.empty(blocks[block, 3] - first_stage, dtype=np.int64)
         for number in range(first, first + blocks[block, 1]):
             filled[:] = 0
-            warp, lane = (number - first) // SLICE, (number - first) % SLICE
+            warp, in_slice = (number - first) // SLICE, (number - first) % SLICE
             for k in range(indptr[columns[number]], indptr[columns[number] + 1]):
                 inner = places[edge] // buffer if buffer else 0
                 place = places[edge] - inner * buffer
                 if buffer:
                     maps[stages[first_stage + inner, 0] + place] = inputs[k]
                 slice_number = stages[first_stage + inner, 2] + warp
-                entry = slices[slice_number, 0] + filled[inner] * SLICE + lane
+                entry = slices[slice_number, 0] + filled[inner] * SLICE + in_slice
                 indices[entry] = place
                 weights[entry] = values[k]
                 filled[inner] += 1

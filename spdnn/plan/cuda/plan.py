@@ -40,14 +40,11 @@ from spdnn.plan.steps import FIRST_OWN, NONZERO, Step, StepTable, Walk
     END_ELL,
     N_INPUTS,
 ) = range(FIRST_OWN, FIRST_OWN + 6)
-"""The GPU engine's own columns of the step table, behind those of `spdnn.plan.steps`.
+"""The GPU engine's own columns of the step table, after those of `spdnn.plan.steps`.
 
 The first bundle and the end of them; the first ELL block, which is one of chunks if there are any,
 the first one of whole outputs and the end of them; and the neurons before the step.
 """
-
-N_COLUMNS = N_INPUTS + 1
-"""Columns of the GPU engine's step table."""
 
 BYTES_PER_EDGE = 8
 """Weight and index: what a plan takes for an edge, roughly."""
@@ -60,7 +57,7 @@ class CudaArrays(NamedTuple):
 
     Attributes
     ----------
-    steps : ndarray, shape (n_steps, `N_COLUMNS`), int64
+    steps : ndarray, shape (n_steps, 12), int64
         The step table. `NONZERO` is the only bit of column TESTS.
     caps : ndarray, shape (n_steps,), float32
         Largest activation; infinite for none.

@@ -1,1 +1,1 @@
-"""The GPU engine's kernels: functions of arrays and numbers only."""
+"""The GPU engine's kernels: functions of arrays, numbers, and records of them."""

@@ -8,7 +8,6 @@ language (numba-cuda-mlir) is then one import away; see docs/decisions/0005. Und
 import importlib.util
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ import numpy as np
 if importlib.util.find_spec("numba_cuda") is None:
     raise ImportError("numba-cuda is not installed")
 
-from numba import config, cuda, float32, int32, int64, typeof, types, uint16, uint32, uint64
+from numba import config, cuda, float32, int32, int64, typeof, uint16, uint32, uint64
 
 __all__ = [
     "ALIGNED",
@@ -153,18 +152,6 @@ def has_compiler() -> bool:
     except Exception:  # its loader has errors of its own, and others in each version
         return False
     return True
-
-
-@cache
-def array_of(dtype: str, n_dimensions: int = 1) -> Any:
-    """The compiler's type of a C-ordered array, such as ``array_of("float32", 2)``.
-
-    Parameters
-    ----------
-    dtype : str
-    n_dimensions : int
-    """
-    return types.Array(getattr(types, dtype), n_dimensions, "C")
 
 
 def compile_ptx(
