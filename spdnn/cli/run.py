@@ -303,6 +303,6 @@ def run_rows(
         ("rate", _rate_text(result)),
         *_merged_rows(network.network, result),
         ("evaluated", f"{result.edges_evaluated:,} edges, 1 in {result.factor_saved:,.1f}"),
-        *((("", MERGE_NOTE),) if result.mode == "merge" else ()),
+        *((("", MERGE_NOTE),) if result.mode == "merge" and not result.is_emulated else ()),
         ("live", f"{result.live.size:,} of {result.n_features:,} features after the last layer"),
     ]

@@ -19,6 +19,8 @@ from spdnn.engines.cuda.emulated.device import CheckedDevice, EmulatedDevice
 from spdnn.engines.cuda.emulated.launch import Program
 from spdnn.engines.cuda.emulated.ptx import parse
 from spdnn.engines.cuda.kernels import gpu
+from spdnn.engines.cuda.sizes import CudaSizes
+from spdnn.plan.cuda.sizes import PlanSizes
 from tests.gpu.makers import (
     IN_CHUNKS,
     IN_SHARED,
@@ -126,7 +128,7 @@ def test_users_can_ask_for_it(device: Any, small: tuple[Network, Features]) -> N
 def test_output_and_records_say_that_it_is_no_gpu(
     small: tuple[Network, Features], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ["--neurons", "64", "--layers", "2", "--features", "40", "--data", "."]
+    arguments = ["--neurons", "1024", "--layers", "2", "--features", "40", "--data", "."]
     asked = ["run", *arguments, "--engine", "cuda", "--device", "emulated", "--check", "reference"]
     assert main([*asked, "--json", "r.json"]) == 0
     printed = capsys.readouterr().out
@@ -192,10 +194,25 @@ def test_an_instruction_that_is_not_known_is_one_line_with_it(statement: str) ->
     )
 
 
-@pytest.mark.parametrize("mode", ["edges", pytest.param("merge", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("mode", "is_resident"),
+    [
+        ("edges", True),
+        ("merge", True),
+        pytest.param("edges", False, marks=pytest.mark.slow),
+        pytest.param("merge", False, marks=pytest.mark.slow),
+    ],
+)
 def test_the_official_network_passes(
-    mode: str, shared_data: Path, capsys: pytest.CaptureFixture[str]
+    mode: str,
+    is_resident: bool,
+    shared_data: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if not is_resident:
+        sizes = CudaSizes(PlanSizes(shared_bytes=NOT_IN_SHARED))
+        monkeypatch.setattr("spdnn.engines.cuda.engine.sizes_for", lambda _: sizes)
     asked = ["run", "--neurons", "1024", "--layers", "120", "--data", str(shared_data)]
     assert main([*asked, "--engine", "cuda", "--device", "emulated", "--mode", mode]) == 0
     assert "CHALLENGE PASSED: 1,812 categories" in capsys.readouterr().out
