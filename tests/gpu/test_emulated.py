@@ -194,15 +194,8 @@ def test_an_instruction_that_is_not_known_is_one_line_with_it(statement: str) ->
     )
 
 
-@pytest.mark.parametrize(
-    ("mode", "is_resident"),
-    [
-        ("edges", True),
-        ("merge", True),
-        pytest.param("edges", False, marks=pytest.mark.slow),
-        pytest.param("merge", False, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("is_resident", [True, False])
 def test_the_official_network_passes(
     mode: str,
     is_resident: bool,

@@ -200,7 +200,7 @@ def parse(text: str, name: str) -> Kernel:
                 raise _unknown(name, rest)
             kind, prefix, count = declared.groups()
             registers |= {f"{prefix}{n}": _type(kind, rest, name) for n in range(int(count))}
-        elif rest.startswith(".local"):
+        elif rest.startswith((".local", ".shared")):
             if _VARIABLE.match(rest) is None:
                 raise _unknown(name, rest)
         elif rest and rest not in "{}" and not rest.startswith((".pragma", ".loc")):
