@@ -22,7 +22,14 @@ settings.register_profile("long", settings.get_profile("quick"), max_examples=10
 settings.load_profile(os.environ.get("SPDNN_HYPOTHESIS", "quick"))
 
 
-LONG_FILES = ("test_simulator", "test_kernels", "test_distributed", "test_gpu_check")
+LONG_FILES = (
+    "test_simulator",
+    "test_emulated",
+    "test_emulated_checks",
+    "test_kernels",
+    "test_distributed",
+    "test_gpu_check",
+)
 """Files of half a minute and more: begun first, so that at the end no process waits for one."""
 
 

@@ -62,15 +62,17 @@ class Changes(NamedTuple):
 
 
 def compare(old: Sequence[Record], new: Sequence[Record]) -> Changes:
-    """Match records by case and compare them.
+    """Match records by case and compare them. Records of an emulated GPU have no rate.
 
     Parameters
     ----------
     old, new : sequence of Record
         The records of both sides; each case is there once.
     """
-    olds = {record.case: record for record in old}
-    news = {record.case: record for record in new}
+    olds, news = (
+        {record.case: record for record in records if not record.is_emulated}
+        for records in (old, new)
+    )
     both = [_change(olds[case], news[case]) for case in sorted(olds.keys() & news.keys())]
     return Changes(both, _rest(olds, news), _rest(news, olds))
 

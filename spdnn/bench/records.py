@@ -22,6 +22,9 @@ from spdnn.sources.networks import SourcedNetwork
 SCHEMA = 2
 """Version of the form. Version 2 has columns by layer, and all runs of a case."""
 
+EMULATION = "a GPU's instructions, executed on the CPU: no time of it is a GPU's"
+"""What records and output say of an emulated GPU."""
+
 VOLATILE = frozenset(
     {
         "seconds",
@@ -179,6 +182,11 @@ class Record:
         return bool(categories["truth"] == "passed" and categories.get("check") != "sample")
 
     @property
+    def is_emulated(self) -> bool:
+        """Whether a GPU's instructions were executed on the CPU: its times are no GPU's."""
+        return "emulated" in self.facts
+
+    @property
     def times(self) -> list[float]:
         """Seconds of inference of each run, ascending."""
         return sorted(run["inference"] for run in self.facts["runs"])
@@ -260,7 +268,9 @@ def as_facts(
         "edges": result.n_edges,
         "seconds": asdict(result.seconds),
         "runs": [{"inference": each.seconds.inference} for each in results],
-        "edges_per_second": None if check.outcome == "failed" else result.edges_per_second,
+        "edges_per_second": (
+            None if check.outcome == "failed" or result.is_emulated else result.edges_per_second
+        ),
         "edges_evaluated": result.edges_evaluated if result.layers else None,
         "factor_saved": result.factor_saved if result.layers else None,
         "categories": {
@@ -287,6 +297,8 @@ def _optional_facts(result: Result) -> dict[str, Any]:
         facts["work"] = result.work._asdict()
     if result.device is not None:
         facts["device_seconds"] = result.device._asdict()
+    if result.is_emulated:
+        facts["emulated"] = EMULATION
     if result.resumed_after:
         facts["resumed_after"] = result.resumed_after
     if result.by_rank:
@@ -397,5 +409,8 @@ def unvaried(facts: Any) -> Any:
 
 
 def only_passed(records: Iterable[Record]) -> list[Record]:
-    """Records whose categories were proved right. Tables and plots show no others."""
-    return [record for record in records if record.passed]
+    """Records whose categories were proved right, and whose times are those of their engine.
+
+    Tables and plots show no others.
+    """
+    return [record for record in records if record.passed and not record.is_emulated]

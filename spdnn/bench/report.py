@@ -45,7 +45,7 @@ def write_report(records: Sequence[Record], out: Path) -> Report:
         If matplotlib or jinja2 is not installed.
     """
     passed = only_passed(records)
-    left_out = [record for record in records if not record.passed]
+    left_out = [record for record in records if record not in passed]
     if not passed:
         raise DataError("no record whose categories were proved right: nothing to report")
     require_one_machine(passed)

@@ -9,7 +9,7 @@ from typing import TypeAlias, TypeVar
 
 import numpy as np
 
-from spdnn.engines import ENGINES, MODES
+from spdnn.engines import EMULATED, ENGINES, MODES, DeviceChoice
 from spdnn.engines.base import Engine
 from spdnn.errors import DataError
 from spdnn.io.files import replaces_file
@@ -44,6 +44,17 @@ def _at_least(text: str, least: int) -> int:
     if number < least:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least}")
     return number
+
+
+def device(text: str) -> DeviceChoice:
+    """A GPU's number, or the name of an emulated one."""
+    for name in EMULATED:
+        if text == name:
+            return name
+    if not text.isdecimal():
+        names = ", ".join(EMULATED)
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a GPU's number from 0 nor {names}")
+    return int(text)
 
 
 def finite(text: str) -> float:
@@ -149,9 +160,10 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=positive, metavar="T", help="threads of engine cpu")
     parser.add_argument(
         "--device",
-        type=count,
+        type=device,
         metavar="N",
-        help="for engine cuda: which of the GPUs that the process sees, counted from 0",
+        help="for engine cuda: which of the GPUs that the process sees, counted from 0; or "
+        "emulated, which executes the GPU's instructions on the CPU, or emulated-checked",
     )
 
 

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from spdnn.bench.records import as_facts, as_json
+from spdnn.bench.records import EMULATION, as_facts, as_json
 from spdnn.challenge import FEATURES
 from spdnn.checks.truth import Check
 from spdnn.cli.arguments import (
@@ -285,6 +285,12 @@ def _device_rows(result: Result) -> list[tuple[str, str]]:
     return [(f"  {name}", f"{part:10.3f} s") for name, part in parts]
 
 
+def _rate_text(result: Result) -> str:
+    if result.is_emulated:
+        return "none: the GPU was emulated"
+    return f"{result.edges_per_second / 1e12:10.4f} TeraEdges/s (edges x features / inference)"
+
+
 def run_rows(
     network: SourcedNetwork, features: SourcedFeatures, result: Result
 ) -> list[tuple[str, str]]:
@@ -294,6 +300,7 @@ def run_rows(
     return [
         *source_rows(network, features),
         ("engine", f"{result.engine}, mode {result.mode}, {result.threads} thread{plural}"),
+        *((("", f"EMULATED: {EMULATION}"),) if result.is_emulated else ()),
         *_rank_rows(result),
         *((("", f"resumed after layer {result.resumed_after}"),) if result.resumed_after else ()),
         ("read", f"{seconds.read:10.3f} s"),
@@ -305,12 +312,9 @@ def run_rows(
         *_device_rows(result),
         ("total", f"{seconds.total:10.3f} s"),
         ("memory", f"{peak_bytes() / 2**30:10.3f} GiB at most, this process"),
-        (
-            "rate",
-            f"{result.edges_per_second / 1e12:10.4f} TeraEdges/s (edges x features / inference)",
-        ),
+        ("rate", _rate_text(result)),
         *_merged_rows(network.network, result),
         ("evaluated", f"{result.edges_evaluated:,} edges, 1 in {result.factor_saved:,.1f}"),
-        *((("", MERGE_NOTE),) if result.mode == "merge" else ()),
+        *((("", MERGE_NOTE),) if result.mode == "merge" and not result.is_emulated else ()),
         ("live", f"{result.live.size:,} of {result.n_features:,} features after the last layer"),
     ]

@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Callable
+from typing import Literal
 
 from spdnn.engines.base import Engine
 from spdnn.errors import DeviceError
@@ -19,12 +20,18 @@ imported only when its engine is asked for."""
 WITH_DEVICES = ("cuda",)
 """Engines that can be told which device to take."""
 
+EMULATED: tuple[Literal["emulated"], Literal["emulated-checked"]] = ("emulated", "emulated-checked")
+"""Devices that execute a GPU's instructions on the CPU, without and with checks of accesses."""
+
+DeviceChoice = int | Literal["emulated", "emulated-checked"]
+"""A GPU, by its number among those that the process sees, or an emulated one."""
+
 MODES = ("edges", "merge")
 """All modes; which of them an engine has, it says itself."""
 
 
 def make_engine(
-    name: str = "auto", threads: int | None = None, device: int | None = None
+    name: str = "auto", threads: int | None = None, device: DeviceChoice | None = None
 ) -> Engine:
     """Make an engine.
 
@@ -34,8 +41,9 @@ def make_engine(
         One of `ENGINES`, or "auto": the fastest engine that is known to run on this machine.
     threads : int, optional
         Threads of an engine on the CPU; by default `spdnn.machine.threads.default_threads`.
-    device : int, optional
-        Which of the GPUs that this process sees; for engines on a GPU only.
+    device : int or {"emulated", "emulated-checked"}, optional
+        Which of the GPUs that this process sees, or one that executes the GPU's instructions on
+        the CPU; for engines on a GPU only.
 
     Raises
     ------
@@ -52,6 +60,8 @@ def make_engine(
         raise DeviceError(f"unknown engine {name!r}: auto, {', '.join(ENGINES)}")
     if device is not None and name not in WITH_DEVICES:
         raise DeviceError(f'engine {name} has no devices to choose from: use `engine="cuda"`')
+    if isinstance(device, str) and device not in EMULATED:
+        raise DeviceError(f"unknown device {device!r}: a GPU's number, {', '.join(EMULATED)}")
     make = _maker(name)
     return make(threads, device) if name in WITH_DEVICES else make(threads)
 

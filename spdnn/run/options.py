@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from spdnn.engines import DeviceChoice
+
 Partition = Literal["contiguous", "interleaved"]
 PARTITIONS: tuple[Partition, ...] = ("contiguous", "interleaved")
 
@@ -21,8 +23,10 @@ class Options:
     threads : int, optional
         Threads of engine "cpu", for each rank. By default the processors that this process may
         use, at most ``OMP_NUM_THREADS``; the ranks of a node share its processors.
-    device : int, optional
-        For engine "cuda": which of the GPUs that this process sees, counted from 0.
+    device : int or {"emulated", "emulated-checked"}, optional
+        For engine "cuda": which of the GPUs that this process sees, counted from 0; or a device
+        that executes the GPU's instructions on the CPU, without or with checks of each access to
+        memory.
     plan : Path, optional
         File of the plan. It is written if it is not there, and read if it is.
     tuning : Path, optional
@@ -39,7 +43,7 @@ class Options:
     engine: str = "auto"
     mode: str = "auto"
     threads: int | None = None
-    device: int | None = None
+    device: DeviceChoice | None = None
     plan: Path | None = None
     tuning: Path | None = None
     partition: Partition = "contiguous"

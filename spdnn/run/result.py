@@ -116,6 +116,8 @@ class Result:
         for which the others waited.
     work : Work or None
         Neurons, edges and additions that the plan has left for one feature, where it tells.
+    is_emulated : bool
+        Whether a GPU's instructions were executed on the CPU: the times are not a GPU's.
     by_rank : tuple of RankCount
         One for each rank, where there are several.
     resumed_after : int
@@ -137,6 +139,7 @@ class Result:
     device: DeviceTime | None = None
     by_rank: tuple[RankCount, ...] = ()
     resumed_after: int = 0
+    is_emulated: bool = False
 
     def after(self, before: Seconds, *, read: float = 0.0, total: float | None = None) -> "Result":
         """Return the same result with the seconds of what came before it.

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spdnn.engines import WITH_DEVICES, choose_mode, make_engine
+from spdnn.engines import EMULATED, WITH_DEVICES, DeviceChoice, choose_mode, make_engine
 from spdnn.engines.base import Calibrated, Engine, Progress, Scoring
 from spdnn.errors import DataError, DeviceError, PlanError
 from spdnn.features import Features
@@ -83,8 +83,9 @@ class Session:
     threads : int, optional
         Threads of engine "cpu"; by default the processors that this process may use, at most
         ``OMP_NUM_THREADS``.
-    device : int, optional
-        For engine "cuda": which of the GPUs that this process sees, counted from 0.
+    device : int or {"emulated", "emulated-checked"}, optional
+        For engine "cuda": which of the GPUs that this process sees, counted from 0; or a device
+        that executes the GPU's instructions on the CPU; see `spdnn.run.options.Options`.
     plan : path-like, optional
         File of the plan. It is written if it is not there, and read if it is.
     tuning : path-like, optional
@@ -125,7 +126,7 @@ class Session:
         engine: str = "auto",
         mode: str = "auto",
         threads: int | None = None,
-        device: int | None = None,
+        device: DeviceChoice | None = None,
         plan: str | os.PathLike[str] | None = None,
         tuning: str | os.PathLike[str] | None = None,
     ) -> None:
@@ -345,6 +346,7 @@ class Session:
                 n_edges=self._structure.n_edges,
                 work=self.plan.work,
                 device=None if slowest is None else DeviceTime(*slowest),
+                is_emulated=self._options.device in EMULATED,
                 by_rank=tuple(by_rank) if team.size > 1 else (),
                 resumed_after=course.resumed_after,
             )

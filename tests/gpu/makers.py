@@ -60,11 +60,14 @@ def run(
     *,
     sizes: CudaSizes = TINY,
     n_bytes: int | None = None,
+    device: Device | None = None,
     **options: Any,
 ) -> Output:
-    """Run with kernels of small sizes."""
-    engine = CudaEngine(device=device_with(n_bytes), sizes=sizes_with(shared_bytes, sizes))
-    if not gpu.SIMULATED:
+    """Run with kernels of small sizes, on a device or the one that there is."""
+    if device is None:
+        device = device_with(n_bytes)
+    engine = CudaEngine(device=device, sizes=sizes_with(shared_bytes, sizes))
+    if not isinstance(device, SimulatedDevice):
         engine.compile(network)  # as every caller does: nothing is loaded within a graph's capture
     plan = engine.plan(network, mode)
     return engine.run(plan, engine.load(plan, features), activations=True, **options)

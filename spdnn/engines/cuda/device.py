@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from spdnn.engines import DeviceChoice
 from spdnn.engines.cuda.kernels import gpu
 
 HINT = "take fewer `features` or `layers`"
@@ -308,21 +309,26 @@ def at_least_one(shape: int | tuple[int, ...]) -> tuple[int, ...]:
 
 
 @cache
-def open_device(number: int | None = None) -> Device:
+def open_device(choice: DeviceChoice | None = None) -> Device:
     """The device to run on: a GPU, or the simulator where it is switched on. Opened once a process.
 
     Parameters
     ----------
-    number : int, optional
-        Which of the GPUs that the process sees; by default the one for its rank on the node.
+    choice : int or {"emulated", "emulated-checked"}, optional
+        Which of the GPUs that the process sees, or an emulated one; by default the GPU for the
+        process's rank on its node.
 
     Raises
     ------
     DeviceError
         If there is none; the message says why.
     """
+    if isinstance(choice, str):
+        from spdnn.engines.cuda.emulated.device import open_emulated
+
+        return open_emulated(choice)
     if gpu.SIMULATED:
         return SimulatedDevice()
     from spdnn.engines.cuda.gpu_device import open_gpu
 
-    return open_gpu(number)
+    return open_gpu(choice)

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from spdnn.engines import DeviceChoice
 from spdnn.engines.base import Output, Progress
 from spdnn.engines.cuda.device import Device, open_device
 from spdnn.engines.cuda.placing import (
@@ -37,8 +38,9 @@ class CudaEngine:
     ----------
     threads : int, optional
         Not used: one thread of the host launches all.
-    device : int or Device, optional
-        Which of the GPUs that this process sees; by default the one for its rank on the node.
+    device : int, {"emulated", "emulated-checked"} or Device, optional
+        Which of the GPUs that this process sees, or an emulated one; by default the GPU for the
+        process's rank on the node.
     sizes : CudaSizes, optional
     """
 
@@ -49,7 +51,7 @@ class CudaEngine:
     def __init__(
         self,
         threads: int | None = None,
-        device: int | Device | None = None,
+        device: DeviceChoice | Device | None = None,
         sizes: CudaSizes | None = None,
     ) -> None:
         self.device = device if isinstance(device, Device) else open_device(device)

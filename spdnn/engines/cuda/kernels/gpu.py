@@ -25,6 +25,7 @@ __all__ = [
     "compile_ptx",
     "cuda",
     "float32",
+    "has_compiler",
     "inlined",
     "int32",
     "int64",
@@ -143,6 +144,17 @@ def let_share(compiled: Any, n_bytes: int) -> None:
     for overload in compiled.overloads.values():
         function = overload._codelibrary.get_cufunc()
         driver.cuKernelSetAttribute(attribute, n_bytes, function.handle, function.device.id)
+
+
+def has_compiler() -> bool:
+    """Whether kernels can be compiled here: whether libNVVM can be loaded."""
+    if SIMULATED:
+        return False
+    try:
+        importlib.import_module("numba.cuda.cudadrv.nvvm").NVVM()
+    except Exception:  # its loader has errors of its own, and others in each version
+        return False
+    return True
 
 
 def compile_ptx(
