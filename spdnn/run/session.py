@@ -182,6 +182,8 @@ class Session:
             lambda: plan_for(self.engine, self._network, self.mode, options.plan)
         )
         ready = time.perf_counter()
+        # Asked once: it takes longer than a small call.
+        self._scoring = self.engine if isinstance(self.engine, Scoring) else None
         self.seconds = Seconds(
             compile=compiled - shared, plan=ready - compiled, total=ready - started
         )
@@ -399,10 +401,10 @@ class Session:
     ) -> tuple[npt.NDArray[Any], Result | None]:
         """Scores of features, and the run that they are from if there was one."""
         with self._call():
-            if isinstance(features, np.ndarray) and isinstance(self.engine, Scoring):
+            if self._scoring is not None and isinstance(features, np.ndarray):
                 inputs = as_inputs(features, self._structure.n_inputs)
                 self._require_scores(len(inputs))
-                return self.engine.scores(self.plan, inputs), None
+                return self._scoring.scores(self.plan, inputs), None
             given = as_features(features)
             self._require_scores(given.n_features)
             result = self.run(given, activations=True, progress=progress)
@@ -452,7 +454,8 @@ class Session:
         other = copy(self)
         other._lock = threading.RLock()
         other._options = replace(self._options, threads=threads)
-        other.engine = make_engine(self.engine.name, threads, self._options.device)
+        other.engine = engine = make_engine(self.engine.name, threads, self._options.device)
+        other._scoring = engine if isinstance(engine, Scoring) else None
         return other
 
 
@@ -462,7 +465,7 @@ def as_features(features: Any) -> Features:
 
 
 def as_inputs(array: npt.NDArray[Any], n_inputs: int) -> npt.NDArray[np.float32]:
-    """Take an array as dense inputs: float32, in C order, finite.
+    """Take an array as dense inputs: float32, in C order. The engine refuses what is not finite.
 
     Parameters
     ----------
@@ -483,15 +486,13 @@ def as_inputs(array: npt.NDArray[Any], n_inputs: int) -> npt.NDArray[np.float32]
             f"the features have {array.shape[1]} neurons, "
             f"but the network's first layer takes {n_inputs} inputs"
         )
+    if array.dtype == np.float32:
+        return np.ascontiguousarray(array)
     try:
         with np.errstate(over="ignore"):  # too large becomes infinite, which is refused
-            inputs = np.ascontiguousarray(array, dtype=np.float32)
+            return np.ascontiguousarray(array, dtype=np.float32)
     except (TypeError, ValueError) as error:
         raise DataError(f"features must be a matrix of numbers ({error})") from error
-    # NaN goes through both; no array of as many truth values is made.
-    if inputs.size and not (np.isfinite(inputs.min()) and np.isfinite(inputs.max())):
-        raise DataError("features: a value is NaN or infinite")
-    return inputs
 
 
 def infer(
