@@ -216,7 +216,7 @@ class Session:
 
     def close(self) -> None:
         """Give back threads and memory; the session can be used no more."""
-        with self._lock:
+        with self._own_lock():
             self._is_open = False
             self.engine.close()
 
@@ -234,12 +234,16 @@ class Session:
                     "a session on a GPU or of several ranks does not survive a fork: "
                     "make one in the child"
                 )
-            # Another thread may have held the lock when this process was forked.
-            self._lock, self._process = threading.RLock(), os.getpid()
-        with self._lock:
+        with self._own_lock():
             if not self._is_open:
                 raise PlanError("this session is closed")
             yield
+
+    def _own_lock(self) -> threading.RLock:
+        """The lock of this process: another thread may have held its parent's at the fork."""
+        if self._process != os.getpid():
+            self._lock, self._process = threading.RLock(), os.getpid()
+        return self._lock
 
     # Running
 
@@ -355,7 +359,7 @@ class Session:
         """Compute the last layer's activations of every feature.
 
         An array is scored directly, without index form, counts or times. It is the quick way for
-        few features.
+        few features. The first call prepares it: it compiles, or loads compiled kernels.
 
         Parameters
         ----------
