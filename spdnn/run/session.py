@@ -228,12 +228,12 @@ class Session:
     @contextmanager
     def _call(self) -> Iterator[None]:
         """Wait for other threads' calls; refuse what a closed or forked session cannot do."""
-        if self._process != os.getpid():
-            if self.engine.name in WITH_DEVICES or self._team.size > 1:
-                raise DeviceError(
-                    "a session on a GPU or of several ranks does not survive a fork: "
-                    "make one in the child"
-                )
+        is_tied = self.engine.name in WITH_DEVICES or self._team.size > 1
+        if is_tied and self._process != os.getpid():
+            raise DeviceError(
+                "a session on a GPU or of several ranks does not survive a fork: "
+                "make one in the child"
+            )
         with self._own_lock():
             if not self._is_open:
                 raise PlanError("this session is closed")
