@@ -1,8 +1,8 @@
 """Dense inputs to dense scores, against dense ONNX Runtime with the same threads, in turn.
 
 A line for each network, density and number of features: time of ONNX Runtime / time of the whole
-call. Medians of short series in turn; the quickest of each in brackets, which say more where
-others use the machine, too.
+call of `Session.scores`. These are medians of short series in turn. The least times are in
+brackets; they say more if others use the machine, too.
 """
 
 from collections.abc import Callable
@@ -15,9 +15,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from spdnn import Layer, Network
+from spdnn import Layer, Network, Session
 from spdnn.bench.dense_onnx import Run, dense_onnx
-from spdnn.engines.cpu.engine import CpuEngine
 from spdnn.machine.threads import default_threads
 
 pytest.importorskip("onnxruntime")
@@ -32,7 +31,7 @@ SMALL, LARGE = (1, 64, 1024, 16384), (1, 64, 1024, 4096)
 TRAINED = "784-128-(18 x 128)-10"
 ROUNDS = 5
 SERIES_SECONDS, PAUSE_SECONDS = 0.02, 0.03
-"""Of one after the other; ONNX Runtime's threads go on looking for work for a while."""
+"""A series, and the pause after it: ONNX Runtime's threads spin for a while after a call."""
 
 
 def layers_of(widths: list[int], densities: list[float], seed: int = 0) -> list[Layer]:
@@ -50,15 +49,14 @@ def layers_of(widths: list[int], densities: list[float], seed: int = 0) -> list[
 
 @lru_cache(1)
 def both(name: str, density: float, threads: int) -> tuple[int, Run, Run]:
-    """Inputs of a network, ONNX Runtime on it, and this package's engine."""
+    """Inputs of a network, ONNX Runtime on it, and a session."""
     if name == TRAINED:
         layers = layers_of([784, *[128] * 19, 10], [0.1, *[0.6] * 18, 1])
     else:
         layers = layers_of(NETWORKS[name], [density] * (len(NETWORKS[name]) - 1))
     network = Network(layers)
-    engine = CpuEngine(threads)
-    plan = engine.plan(network, "edges")
-    return network.n_inputs, dense_onnx(layers, threads), lambda inputs: engine.scores(plan, inputs)
+    session = Session(network, engine="cpu", mode="edges", threads=threads)
+    return network.n_inputs, dense_onnx(layers, threads), session.scores
 
 
 def series(run: Callable[[], object]) -> tuple[float, float]:

@@ -156,7 +156,7 @@ def write_checkpoint() -> tuple[Path, State]:
 KINDS = ["layer", "run", "seconds", "counts", "carried"]
 
 
-@pytest.mark.parametrize("key", [*KINDS, "tuning"])
+@pytest.mark.parametrize("key", [*KINDS, "costs"])
 @pytest.mark.parametrize("lacks", [True, False])
 def test_a_checkpoint_that_lacks_a_fact_is_damaged(key: str, lacks: bool) -> None:
     path, _ = write_checkpoint()

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from spdnn import Features, Layer, Network, infer
 from spdnn.engines.cpu.packed import is_worth_packing
-from spdnn.run.team import PARTITIONS, part_of
+from spdnn.run.options import PARTITIONS
+from spdnn.run.team import part_of
 from tests.makers import PATTERNS, edge_pattern
 from tests.test_engines_agree import tiny_chunks, tiny_cpu_engine
 

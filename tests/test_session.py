@@ -145,6 +145,8 @@ def test_a_closed_session_says_so() -> None:
         (sp.csr_array((2, 63)), "the features have 63 neurons, but .* takes 64 inputs"),
         (np.zeros(64), "features must be a matrix, not of shape"),
         (np.full((2, 64), np.nan), "a value is NaN or infinite"),
+        (np.full((1, 64), np.nan, np.float32), "a value is NaN or infinite"),
+        (np.full((70, 64), np.inf, np.float32), "a value is NaN or infinite"),
         (np.full((2, 64), 1e300), "a value is NaN or infinite"),
         (np.full((2, 64), "much"), "features must be a matrix of numbers"),
         (None, "features must be"),

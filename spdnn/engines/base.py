@@ -389,6 +389,8 @@ class Scoring(Engine, Protocol):
 
         Raises
         ------
+        DataError
+            If an input is NaN or infinite.
         DeviceError, OverflowingError
             As `Engine.run`.
         """

@@ -183,6 +183,8 @@ class Session:
             lambda: plan_for(self.engine, self._network, self.mode, options.plan)
         )
         ready = time.perf_counter()
+        # Asked once: it takes longer than a small call.
+        self._scoring = self.engine if isinstance(self.engine, Scoring) else None
         self.seconds = Seconds(
             compile=compiled - shared, plan=ready - compiled, total=ready - started
         )
@@ -215,7 +217,7 @@ class Session:
 
     def close(self) -> None:
         """Give back threads and memory; the session can be used no more."""
-        with self._lock:
+        with self._own_lock():
             self._is_open = False
             self.engine.close()
 
@@ -227,18 +229,22 @@ class Session:
     @contextmanager
     def _call(self) -> Iterator[None]:
         """Wait for other threads' calls; refuse what a closed or forked session cannot do."""
-        if self._process != os.getpid():
-            if self.engine.name in WITH_DEVICES or self._team.size > 1:
-                raise DeviceError(
-                    "a session on a GPU or of several ranks does not survive a fork: "
-                    "make one in the child"
-                )
-            # Another thread may have held the lock when this process was forked.
-            self._lock, self._process = threading.RLock(), os.getpid()
-        with self._lock:
+        is_tied = self.engine.name in WITH_DEVICES or self._team.size > 1
+        if is_tied and self._process != os.getpid():
+            raise DeviceError(
+                "a session on a GPU or of several ranks does not survive a fork: "
+                "make one in the child"
+            )
+        with self._own_lock():
             if not self._is_open:
                 raise PlanError("this session is closed")
             yield
+
+    def _own_lock(self) -> threading.RLock:
+        """The lock of this process: another thread may have held its parent's at the fork."""
+        if self._process != os.getpid():
+            self._lock, self._process = threading.RLock(), os.getpid()
+        return self._lock
 
     # Running
 
@@ -355,7 +361,7 @@ class Session:
         """Compute the last layer's activations of every feature.
 
         An array is scored directly, without index form, counts or times. It is the quick way for
-        few features.
+        few features. The first call prepares it: it compiles, or loads compiled kernels.
 
         Parameters
         ----------
@@ -401,10 +407,10 @@ class Session:
     ) -> tuple[npt.NDArray[Any], Result | None]:
         """Scores of features, and the run that they are from if there was one."""
         with self._call():
-            if isinstance(features, np.ndarray) and isinstance(self.engine, Scoring):
+            if self._scoring is not None and isinstance(features, np.ndarray):
                 inputs = as_inputs(features, self._structure.n_inputs)
                 self._require_scores(len(inputs))
-                return self.engine.scores(self.plan, inputs), None
+                return self._scoring.scores(self.plan, inputs), None
             given = as_features(features)
             self._require_scores(given.n_features)
             result = self.run(given, activations=True, progress=progress)
@@ -454,7 +460,8 @@ class Session:
         other = copy(self)
         other._lock = threading.RLock()
         other._options = replace(self._options, threads=threads)
-        other.engine = make_engine(self.engine.name, threads, self._options.device)
+        other.engine = engine = make_engine(self.engine.name, threads, self._options.device)
+        other._scoring = engine if isinstance(engine, Scoring) else None
         return other
 
 
@@ -464,7 +471,7 @@ def as_features(features: Any) -> Features:
 
 
 def as_inputs(array: npt.NDArray[Any], n_inputs: int) -> npt.NDArray[np.float32]:
-    """Take an array as dense inputs: float32, in C order, finite.
+    """Take an array as dense inputs: float32, in C order. The engine refuses what is not finite.
 
     Parameters
     ----------
@@ -485,15 +492,13 @@ def as_inputs(array: npt.NDArray[Any], n_inputs: int) -> npt.NDArray[np.float32]
             f"the features have {array.shape[1]} neurons, "
             f"but the network's first layer takes {n_inputs} inputs"
         )
+    if array.dtype == np.float32:
+        return np.ascontiguousarray(array)
     try:
         with np.errstate(over="ignore"):  # too large becomes infinite, which is refused
-            inputs = np.ascontiguousarray(array, dtype=np.float32)
+            return np.ascontiguousarray(array, dtype=np.float32)
     except (TypeError, ValueError) as error:
         raise DataError(f"features must be a matrix of numbers ({error})") from error
-    # NaN goes through both; no array of as many truth values is made.
-    if inputs.size and not (np.isfinite(inputs.min()) and np.isfinite(inputs.max())):
-        raise DataError("features: a value is NaN or infinite")
-    return inputs
 
 
 def infer(

@@ -13,6 +13,7 @@ from spdnn.engines.cpu.kernels import scores as kernel
 from spdnn.engines.cpu.kernels.crew import MAILBOX, STOP, open_mailbox, post
 from spdnn.engines.cpu.kernels.tile import live_words
 from spdnn.engines.cpu.kernels.vectors import LANES
+from spdnn.errors import DataError
 from spdnn.machine.memory import l2_bytes, require_bytes
 from spdnn.plan.cpu.blocks import IS_SHARED, N_INPUTS, N_ROWS
 from spdnn.plan.cpu.plan import CpuPlan
@@ -170,6 +171,8 @@ class Scorer:
 
         Raises
         ------
+        DataError
+            If an input is not finite.
         OverflowingError
             If a score is not finite.
         """
@@ -182,6 +185,8 @@ class Scorer:
             if self._stop is None:
                 self._start()
             failed = kernel.score(self._job, self._kind, inputs, scores)
+        if failed == kernel.WRONG_INPUT:
+            raise DataError("features: a value is NaN or infinite")
         if failed >= 0:
             raise OverflowingError(failed)
         return scores

@@ -19,6 +19,8 @@ from spdnn.machine.jit import jit
 NUMBER = 4
 """Bytes of a float32."""
 
+LARGEST = np.finfo(np.float32).max
+
 _I32, _I64, _F32 = ir.IntType(32), ir.IntType(64), ir.FloatType()
 
 Addresses = npt.NDArray[np.int64]
@@ -82,6 +84,18 @@ def _turn(
         return context.get_dummy_value()
 
     return signature, codegen
+
+
+@jit
+def first_not_finite_row(rows: npt.NDArray[np.float32], first: int, end: int) -> int:
+    """The first of the rows `first` to `end` with a number that is NaN or infinite; -1 if none."""
+    for row in range(first, end):
+        is_wrong = False
+        for column in range(rows.shape[1]):
+            is_wrong |= not abs(rows[row, column]) <= LARGEST
+        if is_wrong:
+            return row
+    return -1
 
 
 @jit

@@ -27,7 +27,12 @@ from spdnn.engines.cpu.kernels.crew import (
     wait_until,
     withdraw,
 )
-from spdnn.engines.cpu.kernels.rows import address_of, load_rows, store_rows
+from spdnn.engines.cpu.kernels.rows import (
+    address_of,
+    first_not_finite_row,
+    load_rows,
+    store_rows,
+)
 from spdnn.engines.cpu.kernels.single import run_one
 from spdnn.engines.cpu.kernels.tile import Room, first_not_finite, run_steps
 from spdnn.engines.cpu.kernels.vectors import LANES
@@ -95,6 +100,9 @@ SINGLES = 2
 
 APART = 8
 """Numbers of a cache line."""
+
+WRONG_INPUT = -2
+"""What `score` returns instead of a feature if an input is NaN or infinite."""
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -169,7 +177,8 @@ def score(
     Returns
     -------
     int
-        A feature with a score that is not finite, or -1.
+        A feature with a score that is not finite, -1 if there is none, `WRONG_INPUT` if an input
+        is not finite.
     """
     n_features = inputs.shape[0]
     job[FEATURES_AT], job[SCORES_AT] = address_of(inputs), address_of(scores)
@@ -264,6 +273,8 @@ def _take_singles(job: npt.NDArray[np.int64], kind: npt.NDArray[Any], party: Par
         if party.number == 0:
             source[job[MAX_WIDTH]], target[job[MAX_WIDTH]] = 0, 0
             own = inputs[feature * n_inputs : (feature + 1) * n_inputs]
+            if first_not_finite_row(own.reshape(1, n_inputs), 0, 1) >= 0:
+                job[FAILED] = WRONG_INPUT
             if job[IN_PLACE]:
                 for p in range(n_inputs):
                     source[p] = own[p]
@@ -277,7 +288,7 @@ def _take_singles(job: npt.NDArray[np.int64], kind: npt.NDArray[Any], party: Par
         if party.number == 0:
             result = target if is_swapped else source
             for p in range(job[N_LAST]):
-                if not np.isfinite(result[p]):
+                if not np.isfinite(result[p]) and job[FAILED] != WRONG_INPUT:
                     job[FAILED] = feature
             for o in range(n_outputs):
                 scores[feature * n_outputs + o] = result[behind[o]]
@@ -319,6 +330,9 @@ def _take_tiles(job: npt.NDArray[np.int64], kind: npt.NDArray[Any], party: Party
         end = min(first + job[WIDTH], n_features)
         stride = (end - first + LANES - 1) // LANES * LANES
         if group.number == 0:
+            # This also fetches the rows that are loaded next.
+            if first_not_finite_row(inputs, first, end) >= 0:
+                job[FAILED] = WRONG_INPUT
             load_rows(
                 inputs, first, end, position, job[N_LOADED], job[IN_PLACE] != 0, room.tile, stride
             )
@@ -336,6 +350,6 @@ def _take_tiles(job: npt.NDArray[np.int64], kind: npt.NDArray[Any], party: Party
         if lanes.size:
             result = room.spare if is_swapped else room.tile
             lane = first_not_finite(result, job[N_LAST], stride, lanes)
-            if lane >= 0:
+            if lane >= 0 and job[FAILED] != WRONG_INPUT:
                 job[FAILED] = ids[lane]
             store_rows(result, stride, lanes, ids, behind, scores)
