@@ -194,18 +194,31 @@ def test_an_instruction_that_is_not_known_is_one_line_with_it(statement: str) ->
     )
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("is_resident", [True, False])
-def test_the_official_network_passes(
-    mode: str,
-    is_resident: bool,
-    shared_data: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    if not is_resident:
+@pytest.fixture(params=[True, False], ids=["resident", "a launch a step"])
+def official(
+    request: pytest.FixtureRequest, shared_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> list[str]:
+    """What runs the official network, with the resident kernel or without."""
+    if not request.param:
         sizes = CudaSizes(PlanSizes(shared_bytes=NOT_IN_SHARED))
         monkeypatch.setattr("spdnn.engines.cuda.engine.sizes_for", lambda _: sizes)
-    asked = ["run", "--neurons", "1024", "--layers", "120", "--data", str(shared_data)]
-    assert main([*asked, "--engine", "cuda", "--device", "emulated", "--mode", mode]) == 0
+    network = ["--neurons", "1024", "--layers", "120", "--data", str(shared_data)]
+    return ["run", *network, "--engine", "cuda"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_official_network_passes(
+    mode: str, official: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*official, "--device", "emulated", "--mode", mode]) == 0
     assert "CHALLENGE PASSED: 1,812 categories" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", MODES)
+def test_some_features_of_the_official_network_pass_the_checks(
+    mode: str, official: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = [*official, "--device", "emulated-checked", "--mode", mode, "--features", "600"]
+    assert main(asked) == 0
+    assert "CHALLENGE PASSED: 7 categories" in capsys.readouterr().out

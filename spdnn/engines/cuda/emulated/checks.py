@@ -69,6 +69,7 @@ class Fault:
     Attributes
     ----------
     kernel : str
+        Name of the kernel's function.
     kind : int
         As in `spdnn.engines.cuda.emulated.watching`, such as `OUT_OF_BOUNDS`.
     array : str
@@ -82,6 +83,7 @@ class Fault:
     offset : int
         Bytes from the beginning of the array.
     times : int
+        How often the same instructions were at fault.
     reason : str or None
         Why it is allowed.
     """
@@ -120,13 +122,14 @@ class Watch:
 
     Parameters
     ----------
-    spans : list of (str, ndarray, ndarray, ndarray)
-        Name, memory in bytes, which bytes have been written, and records, of each array.
+    spans : list of (str, int, ndarray, ndarray)
+        Name, address, which bytes have been written, and a record for each word, of each array.
     shared_names : mapping of int to str
         Names of the arrays in shared memory, by where they begin.
     shared : ndarray
         The block's shared memory.
     n_threads, n_blocks : int
+        Threads of a block, and blocks of the launch.
     epoch : int
         The first epoch of the launch.
     """
@@ -185,6 +188,7 @@ class Watch:
         Parameters
         ----------
         kernel : Kernel
+            The instructions that were run.
         """
         found = self._faults[: self.launch[watched.N_FAULTS]]
         return [self._fault(kernel, row) for row in found.tolist()]
@@ -256,6 +260,7 @@ class Checks:
         Parameters
         ----------
         memory : ndarray
+            An array of the device, with its own memory.
         """
         address = memory.ctypes.data
         base = memory
@@ -270,7 +275,9 @@ class Checks:
         Parameters
         ----------
         memory : ndarray
+            An array that was given to `add`, or one that begins with it.
         n_bytes : int
+            How many bytes, from the beginning.
         """
         _, written, _ = self._arrays[memory.ctypes.data]
         written[:n_bytes] = 1
@@ -294,6 +301,7 @@ class Checks:
         shared : ndarray
             The block's shared memory.
         n_threads, n_blocks : int
+            Threads of a block, and blocks of the launch.
         """
         spans = [
             (name, address, *self._arrays[address][1:])
@@ -307,7 +315,9 @@ class Checks:
         Parameters
         ----------
         watch : Watch
+            The tables that the launch had.
         kernel : Kernel
+            The instructions that were run.
         """
         self._epoch = int(watch.launch[watched.EPOCH]) + 1
         return watch.faults(kernel)

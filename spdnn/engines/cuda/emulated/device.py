@@ -109,6 +109,7 @@ class EmulatedDevice(SimulatedDevice):
         Parameters
         ----------
         kernel : Kernel
+            Instructions, as `parsed` gives them.
         """
         return Program(kernel)
 
@@ -223,6 +224,7 @@ def open_emulated(name: str) -> EmulatedDevice:
     Parameters
     ----------
     name : str
+        One of `spdnn.engines.EMULATED`.
 
     Raises
     ------
@@ -238,6 +240,7 @@ def flattened(argument: Any) -> list[int]:
     Parameters
     ----------
     argument : ndarray, number, or tuple of them
+        What a kernel takes.
 
     Examples
     --------

@@ -68,6 +68,7 @@ class Program:
     Parameters
     ----------
     kernel : Kernel
+        Instructions, as `spdnn.engines.cuda.emulated.ptx.parse` gives them.
     hooks : Hooks, optional
         What accesses to memory are told to.
 
@@ -84,7 +85,7 @@ class Program:
         _add_runner(thread, is_checked=hooks is not None)
         with _compiler:
             self._engine = _compiled(str(thread.module), 3 if hooks is None else 1)
-        # The address of a function of twelve numbers, called without Python's lock.
+        # A function of numbers, called without Python's lock.
         of = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * len(_RUNNER))
         self._run = of(self._engine.get_function_address("run"))
 
@@ -112,6 +113,7 @@ class Program:
         dynamic_bytes : int
             Shared memory that the launch asks for.
         order : Order
+            In which order threads and blocks have their turns.
         n_workers : int
             Blocks that run at a time.
         shared : ndarray, optional
@@ -164,7 +166,9 @@ def aligned(n_bytes: int, alignment: int = ALIGNMENT) -> npt.NDArray[np.uint8]:
     Parameters
     ----------
     n_bytes : int
+        Size of the memory.
     alignment : int
+        A power of two.
     """
     memory = np.empty(n_bytes + alignment, np.uint8)
     start = -memory.ctypes.data % alignment

@@ -23,6 +23,7 @@ def registers_in(operand: Operand) -> tuple[str, ...]:
     Parameters
     ----------
     operand : Operand
+        An operand of any kind.
     """
     if isinstance(operand, Register):
         return (operand.name,)
@@ -39,6 +40,7 @@ def live_at_barriers(kernel: Kernel) -> dict[int, list[str]]:
     Parameters
     ----------
     kernel : Kernel
+        Instructions, as `spdnn.engines.cuda.emulated.ptx.parse` gives them.
 
     Returns
     -------

@@ -93,6 +93,7 @@ class Instruction:
     types : tuple of Type
         Its types, in their order.
     operands : tuple
+        Its operands, the result first where there is one.
     """
 
     text: str
@@ -121,11 +122,13 @@ class Kernel:
     parameters : dict of str to (Type, int)
         The type of each parameter, and its number.
     registers : dict of str to Type
+        The type of each register.
     shared, local : dict of str to int
         Where each variable of shared and of local memory lies, in bytes.
     shared_bytes, local_bytes : int
         Size of all of them. Shared memory that a launch asks for follows the static one.
     code : tuple of Label and Instruction
+        Instructions in their order, and the places that branches lead to.
     """
 
     name: str

@@ -84,7 +84,9 @@ class Thread(NamedTuple):
     Attributes
     ----------
     module : llvmlite.ir.Module
+        What the function is in.
     function : llvmlite.ir.Function
+        It takes a thread to its next barrier.
     frame_bytes : int
         Size of a thread's frame, a multiple of 64.
     """
@@ -100,6 +102,7 @@ def translate(kernel: Kernel, hooks: Hooks | None = None) -> Thread:
     Parameters
     ----------
     kernel : Kernel
+        Instructions, as `spdnn.engines.cuda.emulated.ptx.parse` gives them.
     hooks : Hooks, optional
         With them every access to global and shared memory is told to them first, and goes where
         they say.

@@ -329,6 +329,7 @@ def native(name: str) -> Any:
     Parameters
     ----------
     name : str
+        "access" or "fence".
 
     Returns
     -------

@@ -15,7 +15,10 @@ import numpy as np
 if importlib.util.find_spec("numba_cuda") is None:
     raise ImportError("numba-cuda is not installed")
 
-from numba import config, cuda, float32, int32, int64, typeof, uint16, uint32, uint64
+try:
+    from numba import config, cuda, float32, int32, int64, typeof, uint16, uint32, uint64
+except RuntimeError as error:  # its loader's own: numba-cuda without the CUDA libraries
+    raise ImportError(str(error).splitlines()[0]) from error
 
 __all__ = [
     "ALIGNED",
