@@ -270,7 +270,7 @@ def _sum_parts(
     values: Vector,
 ) -> None:
     """Sums of some parts of a step, without bias."""
-    index_in_hand, n_live = -1, 0
+    index_in_hand, inputs_in_hand, n_live = -1, -1, 0
     for part in range(first, end):
         n_vectors = slices.parts[part, VECTORS]
         position, n_outputs = slices.parts[part, PART_POSITION], slices.parts[part, PART_OUTPUTS]
@@ -282,14 +282,15 @@ def _sum_parts(
                 source, target, position, n_outputs,
             )  # fmt: skip
             continue
-        if index_start != index_in_hand:
+        # A group without inputs begins where the next one does.
+        if index_start != index_in_hand or n_inputs != inputs_in_hand:
             # Inputs of zero would add nothing: half of them behind relu.
             n_live = 0
             for k in range(n_inputs):
                 value = source[slices.indices[index_start + k]]
                 rows[n_live], values[n_live] = k, value
                 n_live += value != 0
-            index_in_hand = index_start
+            index_in_hand, inputs_in_hand = index_start, n_inputs
         if n_vectors == 8:
             _panel_sums(
                 8, rows, values, n_live, slices.weights, weight_start, target, position, n_outputs
