@@ -252,6 +252,34 @@ def test_dense_enough_outputs_are_completed_with_zeros(seed: int, density: float
     assert plan.layer_edges == network.layer_edges
 
 
+@given(
+    st.integers(0, 2**32 - 1),
+    st.lists(st.sampled_from([0.1, 1.0, 10.0]), min_size=4, max_size=4),
+    st.sampled_from(["edges", "merge"]),
+)
+def test_scores_are_the_bits_of_a_run_whatever_blocks_cost(
+    seed: int, factors: list[float], mode: str
+) -> None:
+    rng = np.random.default_rng(seed)
+    layers = []
+    for n_inputs, n_outputs in pairwise(rng.integers(1, 100, size=rng.integers(2, 5))):
+        weights = rng.normal(size=(n_inputs, n_outputs)) / np.sqrt(n_inputs)
+        weights *= rng.random(weights.shape) < rng.choice([0, 0.1, 0.5, 1], size=(1, n_outputs))
+        weights[:, : rng.integers(n_outputs + 1)] *= weights[:, :1] != 0  # a group
+        layers.append(Layer(weights, 0.3 * rng.normal(size=n_outputs), bias_rule="always"))
+    costs = zip(TYPICAL_COSTS, np.reshape(factors, (2, 2, 1)), strict=True)
+    engine = CpuEngine(2).with_costs([(part * scale).tolist() for part, scale in costs])
+    plan = engine.plan(Network(layers), mode)
+    inputs = rng.normal(size=(18, layers[0].n_inputs)).astype(np.float32)
+    loaded = engine.load(plan, Features.from_matrix(inputs))
+    output = engine.run(plan, loaded, activations=True)
+    expected = np.zeros((len(inputs), layers[-1].n_outputs), dtype=np.float32)
+    expected[output.live] = output.activations
+    for count in (1, 2, 3, len(inputs)):
+        np.testing.assert_array_equal(engine.scores(plan, inputs[:count]), expected[:count])
+    engine.close()
+
+
 def test_a_group_without_inputs_may_come_before_one_that_has_some() -> None:
     mask = np.zeros((40, 64))
     mask[:30, 24:] = np.random.default_rng(0).normal(size=(30, 40))
