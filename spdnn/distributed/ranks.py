@@ -210,7 +210,7 @@ class _Ranks(Team):
 
         def cut() -> tuple[list[Features], int]:
             assert features is not None
-            require_fit(network, features)
+            require_fit(network, features.n_neurons)
             n_features = features.n_features
             parts = [part_of(n_features, rank, self.size, partition) for rank in ranks]
             return [features.every(part.start, part.stop, part.step) for part in parts], n_features

@@ -1,1 +1,1 @@
-"""Classifiers: predictions, a pruned perceptron, branches."""
+"""Models made of networks: a pruned perceptron, fused branches."""

@@ -145,8 +145,10 @@ def pruned(weights: npt.ArrayLike, fraction: float) -> sp.csr_array:
     Parameters
     ----------
     weights : array_like, shape (n_inputs, n_outputs)
+        Weights of a layer, zeros included.
     fraction : float, 0 to 1
-        Of all of them, rounded down to a whole number; of equal ones the first go first.
+        Which fraction of all weights to leave out. The number is rounded down. The first of equal
+        weights go first.
 
     Raises
     ------

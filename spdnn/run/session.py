@@ -408,7 +408,7 @@ class Session:
         """Scores of features, and the run that they are from if there was one."""
         with self._call():
             if self._scoring is not None and isinstance(features, np.ndarray):
-                inputs = as_inputs(features, self._structure.n_inputs)
+                inputs = as_inputs(features, self._structure)
                 self._require_scores(len(inputs))
                 return self._scoring.scores(self.plan, inputs), None
             given = as_features(features)
@@ -470,15 +470,15 @@ def as_features(features: Any) -> Features:
     return features if isinstance(features, Features) else Features.from_matrix(features)
 
 
-def as_inputs(array: npt.NDArray[Any], n_inputs: int) -> npt.NDArray[np.float32]:
+def as_inputs(array: npt.NDArray[Any], network: Network) -> npt.NDArray[np.float32]:
     """Take an array as dense inputs: float32, in C order. The engine refuses what is not finite.
 
     Parameters
     ----------
     array : ndarray, shape (n_features, n_inputs)
         Numbers of any type.
-    n_inputs : int
-        Inputs of the network.
+    network : Network
+        What takes them.
 
     Raises
     ------
@@ -487,11 +487,7 @@ def as_inputs(array: npt.NDArray[Any], n_inputs: int) -> npt.NDArray[np.float32]
     """
     if array.ndim != 2:
         raise DataError(f"features must be a matrix, not of shape {array.shape}")
-    if array.shape[1] != n_inputs:
-        raise DataError(
-            f"the features have {array.shape[1]} neurons, "
-            f"but the network's first layer takes {n_inputs} inputs"
-        )
+    require_fit(network, array.shape[1])
     if array.dtype == np.float32:
         return np.ascontiguousarray(array)
     try:
@@ -544,7 +540,7 @@ def infer(
     array([1])
     """
     features = as_features(features)
-    require_fit(network, features)
+    require_fit(network, features.n_neurons)
     with Session(network, **options) as session:
         return session.run(features, activations=activations, progress=progress).after(
             session.seconds
@@ -588,7 +584,7 @@ def predict(
     array([0, 1])
     """
     features = as_features(features)
-    require_fit(network, features)
+    require_fit(network, features.n_neurons)
     require_classes(network)
     with Session(network, **options) as session:
         found = session.predict(features, progress=progress)

@@ -17,11 +17,11 @@ from spdnn.run.options import Partition
 _T = TypeVar("_T")
 
 
-def require_fit(network: Network, features: Features) -> None:
+def require_fit(network: Network, n_neurons: int) -> None:
     """Refuse features of another number of neurons than the network has inputs (DataError)."""
-    if features.n_neurons != network.n_inputs:
+    if n_neurons != network.n_inputs:
         raise DataError(
-            f"the features have {features.n_neurons} neurons, "
+            f"the features have {n_neurons} neurons, "
             f"but the network's first layer takes {network.n_inputs} inputs"
         )
 
@@ -134,7 +134,7 @@ class Team:
     ) -> tuple[Features, int]:
         """Give each rank its part of the features that its leader has, and their number."""
         assert features is not None
-        require_fit(network, features)
+        require_fit(network, features.n_neurons)
         return features, features.n_features
 
     def moved(self, state: State, targets: npt.NDArray[np.int64]) -> State:

@@ -216,13 +216,14 @@ class CpuEngine:
         return run.output()
 
     def scores(self, plan: CpuPlan, inputs: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """The last layer's activations, dense, of dense features; the same bits as `run` gives.
+        """Compute the last layer's activations of dense features; see `Scoring`.
 
-        What the plan needs for it beside is made with the first call.
+        They are the same bits as `run` gives. The first call lays the plan out for it.
 
         Parameters
         ----------
         plan : CpuPlan
+            A plan of this engine.
         inputs : ndarray, shape (n_features, n_inputs), float32
             C order.
 
@@ -233,6 +234,8 @@ class CpuEngine:
 
         Raises
         ------
+        DataError
+            If an input is NaN or infinite.
         DeviceError
             If what it works in does not fit into memory.
         OverflowingError

@@ -1,4 +1,4 @@
-"""Dense inputs to dense scores on the CPU: what is made once a plan, and the threads it keeps."""
+"""Dense scores of dense inputs on the CPU: what a plan needs for them, and helper threads."""
 
 import os
 import threading
@@ -53,13 +53,15 @@ def score_width(plan: CpuPlan) -> int:
 class Scorer:
     """Computes scores by one plan, on a number of threads.
 
-    Helpers are started with the first call that is worth them, and sleep between calls. Calls from
+    Helpers are started with the first call, and sleep between calls. Calls from
     several threads wait for each other. After a fork the child starts helpers of its own.
 
     Parameters
     ----------
     plan : CpuPlan
+        What scores are computed by.
     threads : int
+        Threads of a call, its own included.
     tile_width : int
         Features of a tile, at most; a multiple of 16.
 

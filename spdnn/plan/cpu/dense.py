@@ -23,6 +23,7 @@ def with_dense_outputs(columns: sp.csc_array, costs: BlockCosts) -> sp.csc_array
     columns : csc_array, shape (n_inputs, n_outputs), float32
         Indices ascending in each column.
     costs : BlockCosts
+        What blocks cost on this machine.
 
     Returns
     -------

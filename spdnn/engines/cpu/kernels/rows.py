@@ -126,6 +126,7 @@ def load_rows(
     tile : ndarray
         What it holds is overwritten.
     stride : int
+        Lanes of a neuron.
     """
     n_inputs = inputs.shape[1]
     sources = np.empty(LANES, dtype=np.int64)
@@ -179,12 +180,15 @@ def store_rows(
     Parameters
     ----------
     tile : ndarray
+        What is copied from.
     stride : int
+        Lanes of a neuron.
     lanes : ndarray, int32
-        Ascending.
+        The lanes that are copied, ascending.
     features : ndarray, int64
         The row of each lane of the tile.
     position : ndarray, shape (n_outputs,), int32
+        The neuron of each output.
     rows : ndarray, shape (n_features, n_outputs), float32
         C order.
     """

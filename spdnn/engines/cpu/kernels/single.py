@@ -225,7 +225,9 @@ def run_one(
     Parameters
     ----------
     plan : PlanArrays
+        The whole plan.
     slices : Slices
+        The same plan, laid out for one feature.
     shares : ndarray, shape (n_steps, parties + 1), int64
         See `Slices.shares`.
     source, target : ndarray, float32
@@ -233,6 +235,7 @@ def run_one(
     rows, values : ndarray, int32 and float32
         Scratch of the thread, as long as a tile has neurons.
     party : Party
+        This thread of the group.
 
     Returns
     -------
