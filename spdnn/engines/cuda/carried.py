@@ -118,6 +118,8 @@ class Carried:
         The buffer, and the list, that is to be read: 0 or 1.
     flags : DeviceArray
         Set by kernels for features to go on with, all zero between steps.
+    kept : DeviceArray
+        Features that each thread block of the kernels that list keeps, where there are several.
     cursor : DeviceArray
         The step to be run.
     not_finite : DeviceArray
@@ -149,6 +151,7 @@ class Carried:
             for _ in range(2)
         ]
         self.flags = device.empty(self.capacity, np.int32)
+        self.kept = device.empty(-(-self.capacity // kernels.sizes.listed), np.int32)
         self.cursor = device.empty(1, np.int64)
         self.not_finite = device.empty(1, np.int64)
         self.counts = device.empty((3, plan.n_layers), np.int64)
@@ -271,13 +274,15 @@ class Carried:
         kernels, features = self.kernels, self.features
         if in_place:
             features = features._replace(live=self.places)
-        following = self.lists[1 - self.of]
-        self.device.launch(
-            kernels.list_after_step if after_step else kernels.shorten_list,
-            (1,),
-            kernels.sizes.list_threads,
-            (self.flags, features, following, self.cursor, self.steps, self.counts),
-        )
+        lists = self.flags, features, self.lists[1 - self.of]
+        what, results = (int(after_step), self.cursor), (self.steps, self.counts)
+        threads, grid = kernels.sizes.list_threads, (-(-self.n // kernels.sizes.listed),)
+        if grid <= (1,):
+            self.device.launch(kernels.list_carried, (1,), threads, (*lists, *what, *results))
+        else:
+            counting = self.flags, features, *what, *results, self.kept
+            self.device.launch(kernels.count_carried, grid, threads, counting)
+            self.device.launch(kernels.list_counted, grid, threads, (*lists, *what, self.kept))
         self.of = 1 - self.of
 
     def after_step(self, step: int) -> None:

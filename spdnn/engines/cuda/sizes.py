@@ -28,7 +28,7 @@ class CudaSizes:
     threads : int
         Threads of a thread block of the kernels around the layers.
     list_threads : int
-        Threads of the kernel that lists features, at most 1024.
+        Threads of a thread block of the kernels that list features, at most 1024.
     """
 
     plan: PlanSizes
@@ -37,6 +37,11 @@ class CudaSizes:
     resident_threads: tuple[int, int] = (256, 1024)
     threads: int = 256
     list_threads: int = 1024
+
+    @property
+    def listed(self) -> int:
+        """Features that a thread block lists."""
+        return self.list_threads * carried.LISTED
 
 
 def sizes_for(shared_bytes: int) -> CudaSizes:
@@ -76,8 +81,9 @@ class Kernels:
             )
         )
         self.load = cache(lambda has_values: gpu.kernel(carried.make_load(threads, has_values)))
-        self.list_after_step = gpu.kernel(carried.make_list(sizes.list_threads, True))
-        self.shorten_list = gpu.kernel(carried.make_list(sizes.list_threads, False))
+        self.list_carried, self.count_carried, self.list_counted = (
+            gpu.kernel(kernel, half) for kernel in carried.make_lists(sizes.list_threads)
+        )
         self.hash_features = gpu.kernel(carried.make_hash(threads))
         self.propose = gpu.kernel(carried.propose)
         self.confirm = gpu.kernel(carried.make_confirm(threads))

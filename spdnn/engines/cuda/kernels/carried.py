@@ -5,12 +5,31 @@ from typing import Any
 
 import numpy as np
 
-from spdnn.engines.cuda.kernels.gpu import WARP, cuda, float32, int32, int64, uint64
+from spdnn.engines.cuda.kernels.gpu import (
+    ALIGNED,
+    WARP,
+    cuda,
+    float32,
+    inlined,
+    int32,
+    int64,
+    uint32,
+    uint64,
+)
 from spdnn.engines.cuda.kernels.records import FeatureList, HashTable, Rows
 from spdnn.plan.steps import LAYER, MAY_DROP, NO_LAYER
 
 EMPTY = 0
 """What an empty slot of the hash table holds; no code is 0."""
+
+LISTED = 4
+"""Features of a thread that lists: a byte for each of them, in one number."""
+
+RUNNING = 0x01010101
+"""Four bytes times this number are their running sums, which are all below 256."""
+
+DISTINCT = 40
+"""The bit from which on distinct features are counted, above those that they stand for."""
 
 
 def make_load(threads: int, has_values: bool) -> Callable[..., Any]:
@@ -51,21 +70,89 @@ def make_load(threads: int, has_values: bool) -> Callable[..., Any]:
     return load
 
 
-def make_list(threads: int, after_step: bool) -> Callable[..., Any]:
-    """Make the kernel that lists the features to go on with; it is one thread block.
+def _packed_flags(flags: Any, first: Any, distance: int, n: Any) -> Any:
+    """Whether features `first`, ``first + distance``, ... are flagged: a byte for each of them."""
+    packed = int32(0)
+    for row in range(LISTED):
+        f = int32(first + row * distance)
+        if f < n and flags[uint32(f)] != 0:
+            packed = int32(packed | (1 << 8 * row))
+    return packed
+
+
+def _sum_below(numbers: Any, row: Any, end: Any, count: int) -> Any:
+    """The sum of ``numbers[row, k]`` for all k below `end`, of `count` numbers."""
+    total = int32(0)
+    for k in range(count):
+        number = numbers[row, k]
+        if k < end:
+            total = int32(total + number)
+    return total
+
+
+def _keep(
+    features: FeatureList,
+    following: FeatureList,
+    stays: Any,
+    first: Any,
+    distance: int,
+    place: Any,
+    starts: Any,
+    after_step: Any,
+) -> None:
+    """Copy a thread's features that stay from one list to the other.
+
+    The feature of a row goes to `place`, and further by the row's byte of `starts`.
+    """
+    live, _, ids, stands_for = features
+    next_live, _, next_ids, next_stands_for = following
+    for row in range(LISTED):
+        if stays >> 8 * row & 1 != 0:
+            f = uint32(first + row * distance)
+            to = uint32(place + (starts >> 8 * row & 255))
+            next_live[to] = int32(f) if after_step != 0 else live[f]
+            next_ids[to] = ids[f]
+            next_stands_for[to] = stands_for[f]
+
+
+packed_flags, sum_below, keep = inlined(_packed_flags), inlined(_sum_below), inlined(_keep)
+
+
+def make_lists(threads: int) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
+    """Make the kernels that list the features to go on with.
+
+    A thread block lists ``LISTED * threads`` features. Where all fit into one thread block, the
+    first kernel does everything. Otherwise the second one counts for each thread block, and then
+    the third one lists. Thread blocks beyond the last feature return at once.
+
+    A warp has ``LISTED`` rows of features. A thread has one feature of each row, so that a warp
+    reads side by side. The number of features before a thread's comes from two levels of sums: of
+    the threads before it in its warp, and of the warps before that. All rows of a warp are added
+    up at once, in a byte each.
 
     Parameters
     ----------
     threads : int
-        Threads of the thread block.
-    after_step : bool
-        Whether it is launched after a step; otherwise it shortens a list.
+        Threads of a thread block, at most 1024.
+
+    Returns
+    -------
+    callable
+        `list_carried`, for one thread block.
+    callable
+        `count_carried`, the first one for several thread blocks.
+    callable
+        `list_counted`, the second one for several thread blocks.
     """
+    of_warp = min(threads, WARP)
+    warps = threads // of_warp
+    of_block = threads * LISTED
 
     def list_carried(
         flags: Any,
         features: FeatureList,
         following: FeatureList,
+        after_step: Any,
         cursor: Any,
         steps: Any,
         counts: Any,
@@ -75,57 +162,178 @@ def make_list(threads: int, after_step: bool) -> Callable[..., Any]:
         After the step that `cursor` names, feature f stands in place f of the activations. The
         features without a flag stay if the step may not drop them. The kernel adds to
         ``counts[:, layer]`` (live features, distinct ones of them, features that entered), and
-        moves the cursor to the next step.
+        moves the cursor to the next step. Where `after_step` is 0, it only shortens a list.
         """
-        live, n_live, ids, stands_for = features
-        next_live, n_next, next_ids, next_stands_for = following
-        sums = cuda.shared.array(threads, int32)
-        thread = cuda.threadIdx.x
-        n = n_live[0]
-        share = (n + threads - 1) // threads
-        first = min(thread * share, n)
-        end = min(first + share, n)
-        layer = int64(NO_LAYER)
-        drops = True
-        if after_step:
+        rows = cuda.shared.array((warps, of_warp), int32, ALIGNED)
+        warp_rows = cuda.shared.array(warps, int32)
+        warp_sums = cuda.shared.array((1, warps), int32, ALIGNED)
+        counted = cuda.shared.array(threads, int64)
+        column_sums = cuda.shared.array(of_warp, int64)
+        thread = int32(cuda.threadIdx.x)
+        in_warp = int32(thread % of_warp)
+        warp = int32(thread // of_warp)
+        n = features.n_live[0]
+        layer, drops = int64(NO_LAYER), True
+        if after_step != 0:
             step = uint64(cursor[0])
             layer = steps[step, LAYER]
             drops = steps[step, MAY_DROP] != 0
-        n_flagged = int32(0)
-        n_stood_for = int64(0)
-        for f in range(first, end):
-            if flags[f] != 0:
-                n_flagged += int32(1)
-                n_stood_for += stands_for[f]
-        if layer != NO_LAYER and n_flagged > 0:
-            cuda.atomic.add(counts, (0, layer), n_stood_for)
-            cuda.atomic.add(counts, (1, layer), int64(n_flagged))
-        # An inclusive scan over the threads (W. D. Hillis and G. L. Steele, 1986).
-        sums[thread] = n_flagged if drops else int32(end - first)
-        distance = 1
-        while distance < threads:
-            cuda.syncthreads()
-            add = sums[thread - distance] if thread >= distance else int32(0)
-            cuda.syncthreads()
-            sums[thread] += add
-            distance *= 2
+        first = int32(warp * (of_warp * LISTED) + in_warp)
+        stays = packed_flags(flags, first, of_warp, n)
+        both = int64(0)
+        for row in range(LISTED):
+            f = int32(first + row * of_warp)
+            if stays >> 8 * row & 1 != 0:
+                flags[uint32(f)] = 0
+                both += (int64(1) << DISTINCT) + features.stands_for[uint32(f)]
+            elif f < n and not drops:
+                stays = int32(stays | (1 << 8 * row))
+        rows[uint32(warp), uint32(in_warp)] = stays
+        counted[uint32(thread)] = both
         cuda.syncthreads()
-        place = sums[thread - 1] if thread > 0 else int32(0)
-        for f in range(first, end):
-            if flags[f] != 0 or not drops:
-                next_live[place] = int32(f) if after_step else live[f]
-                next_ids[place] = ids[f]
-                next_stands_for[place] = stands_for[f]
-                place += int32(1)
-            flags[f] = 0
-        if thread == 0:
-            n_next[0] = sums[threads - 1]
-            if after_step:
-                cursor[0] += 1
-            if layer != NO_LAYER:
-                cuda.atomic.add(counts, (2, layer), int64(n))
+        before = int32(0)
+        if first - in_warp < n:
+            before = sum_below(rows, uint32(warp), in_warp, of_warp)
+        if in_warp == of_warp - 1:
+            total = int32(before + stays)
+            warp_rows[uint32(warp)] = total
+            warp_sums[0, uint32(warp)] = total * RUNNING >> 24 & 255
+        if warp == warps - 1 and layer != NO_LAYER:
+            # The last warp has the fewest features.
+            both = int64(0)
+            for k in range(warps):
+                both += counted[uint32(k * of_warp + in_warp)]
+            column_sums[uint32(in_warp)] = both
+        cuda.syncthreads()
+        if first - in_warp < n or warp == warps - 1:
+            place = sum_below(warp_sums, 0, warp, warps)
+            running = warp_rows[uint32(warp)] * RUNNING
+            starts = (running << 8) + before
+            keep(features, following, stays, first, of_warp, place, starts, after_step)
+            if thread == threads - 1:
+                following.n_live[0] = place + (running >> 24 & 255)
+                if after_step != 0:
+                    cursor[0] += 1
+                if layer != NO_LAYER:
+                    both = int64(0)
+                    for k in range(of_warp):
+                        both += column_sums[k]
+                    counts[0, layer] += both & ((int64(1) << DISTINCT) - 1)
+                    counts[1, layer] += both >> DISTINCT
+                    counts[2, layer] += n
 
-    return list_carried
+    def count_carried(
+        flags: Any,
+        features: FeatureList,
+        after_step: Any,
+        cursor: Any,
+        steps: Any,
+        counts: Any,
+        kept: Any,
+    ) -> None:
+        """Count what each thread block of `list_counted` will list, in `kept`; add to `counts`.
+
+        Where the step may not drop features, all their flags are set.
+        """
+        counted = cuda.shared.array(threads, int64)
+        column_sums = cuda.shared.array(of_warp, int64)
+        thread = int32(cuda.threadIdx.x)
+        in_warp = int32(thread % of_warp)
+        n = features.n_live[0]
+        block_first = int32(cuda.blockIdx.x * of_block)
+        if block_first >= n:
+            return
+        layer, drops = int64(NO_LAYER), True
+        if after_step != 0:
+            step = uint64(cursor[0])
+            layer = steps[step, LAYER]
+            drops = steps[step, MAY_DROP] != 0
+        first = int32(block_first + thread // of_warp * (of_warp * LISTED) + in_warp)
+        flagged = packed_flags(flags, first, of_warp, n)
+        both = int64(0)
+        for row in range(LISTED):
+            f = int32(first + row * of_warp)
+            if flagged >> 8 * row & 1 != 0:
+                both += int64(1) << DISTINCT
+                if layer != NO_LAYER:
+                    both += features.stands_for[uint32(f)]
+            elif f < n and not drops:
+                flags[uint32(f)] = 1
+        counted[uint32(thread)] = both
+        cuda.syncthreads()
+        if thread < of_warp:
+            both = int64(0)
+            for k in range(warps):
+                both += counted[uint32(k * of_warp + thread)]
+            column_sums[uint32(thread)] = both
+        cuda.syncthreads()
+        if thread == 0:
+            both = int64(0)
+            for k in range(of_warp):
+                both += column_sums[k]
+            n_flagged = both >> DISTINCT
+            kept[cuda.blockIdx.x] = n_flagged if drops else min(of_block, n - block_first)
+            if layer != NO_LAYER:
+                n_stood_for = both & ((int64(1) << DISTINCT) - 1)
+                cuda.atomic.add(counts, (0, layer), n_stood_for)
+                cuda.atomic.add(counts, (1, layer), n_flagged)
+                if block_first == 0:
+                    cuda.atomic.add(counts, (2, layer), int64(n))
+
+    def list_counted(
+        flags: Any,
+        features: FeatureList,
+        following: FeatureList,
+        after_step: Any,
+        cursor: Any,
+        kept: Any,
+    ) -> None:
+        """Do what `list_carried` does, less what `count_carried` has done."""
+        rows = cuda.shared.array((warps, of_warp), int32, ALIGNED)
+        warp_rows = cuda.shared.array(warps, int32)
+        warp_sums = cuda.shared.array((1, warps), int32, ALIGNED)
+        earlier = cuda.shared.array((1, of_warp), int32, ALIGNED)
+        thread = int32(cuda.threadIdx.x)
+        in_warp = int32(thread % of_warp)
+        warp = int32(thread // of_warp)
+        n = features.n_live[0]
+        block = int32(cuda.blockIdx.x)
+        block_first = int32(block * of_block)
+        if block_first >= n and block > 0:
+            return
+        if warp == warps - 1:
+            # Features that the thread blocks before this one keep.
+            kept_before = int32(0)
+            for other in range(in_warp, block, of_warp):
+                kept_before = int32(kept_before + kept[other])
+            earlier[0, uint32(in_warp)] = kept_before
+        first = int32(block_first + warp * (of_warp * LISTED) + in_warp)
+        stays = packed_flags(flags, first, of_warp, n)
+        for row in range(LISTED):
+            if stays >> 8 * row & 1 != 0:
+                flags[uint32(first + row * of_warp)] = 0
+        rows[uint32(warp), uint32(in_warp)] = stays
+        cuda.syncthreads()
+        before = int32(0)
+        if first - in_warp < n:
+            before = sum_below(rows, uint32(warp), in_warp, of_warp)
+        if in_warp == of_warp - 1:
+            total = int32(before + stays)
+            warp_rows[uint32(warp)] = total
+            warp_sums[0, uint32(warp)] = total * RUNNING >> 24 & 255
+        cuda.syncthreads()
+        if first - in_warp < n or warp == warps - 1:
+            place = sum_below(earlier, 0, of_warp, of_warp)
+            place += sum_below(warp_sums, 0, warp, warps)
+            running = warp_rows[uint32(warp)] * RUNNING
+            starts = (running << 8) + before
+            keep(features, following, stays, first, of_warp, place, starts, after_step)
+            if thread == threads - 1 and block_first + of_block >= n:
+                following.n_live[0] = place + (running >> 24 & 255)
+                if after_step != 0:
+                    cursor[0] += 1
+
+    return list_carried, count_carried, list_counted
 
 
 def make_hash(threads: int) -> Callable[..., Any]:
