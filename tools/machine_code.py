@@ -64,8 +64,11 @@ SYSTEM_SHARED_BYTES = 1 << 10
 """Shared memory of each thread block that the system keeps."""
 
 
-MADE_WITH = {"load": "values", "list carried": "a step", "staged": "chunks"}
-"""Kernels that have a variant with something, and one without it."""
+MADE_WITH = {
+    "load": {"has_values": "values", "may_meet": "sums"},
+    "staged": {"has_chunks": "chunks"},
+}
+"""Kernels that have variants with something and without it, by what their makers call it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,19 +124,27 @@ def variants() -> list[Variant]:
             # Weights that differ, or merging would leave nothing to share.
             eye[:4, :4] = np.arange(1, 17).reshape(4, 4)
         layers = [Layer(eye.tocsr(), -0.5)] * 3
-        for values in (None, np.ones(2, np.float32)):
-            features = Features(width, np.arange(3), np.arange(2), values)
-            plan = engine.plan(Network(layers), mode)
-            engine.run(plan, engine.load(plan, features))
+        # In mode merge, inputs with equal weights are added up while they are loaded.
+        added = np.ones((width, 1), dtype=np.float32) * np.arange(1, 9, dtype=np.float32)
+        n_features = sizes.listed + 1 if width < 1024 else 2  # listed by several thread blocks
+        indices = np.arange(n_features) % 2
+        for values in (None, np.ones(n_features, np.float32)):
+            features = Features(width, np.arange(n_features + 1), indices, values)
+            networks = [Network(layers), Network([Layer(added, -0.5)])]
+            for network in networks if mode == "merge" else networks[:1]:
+                plan = engine.plan(network, mode)
+                engine.run(plan, engine.load(plan, features))
         for kernel, (signature, n_threads, shared) in device.launched.items():
             function = kernel.py_func
             options = kernel.targetoptions
             title = function.__name__.replace("_", " ")
             if title in ("grouped", "resident"):
                 title += name
-            if title in MADE_WITH:
-                is_with = any(cell.cell_contents is True for cell in function.__closure__ or ())
-                title += f" {'with' if is_with else 'without'} {MADE_WITH[title]}"
+            made = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+            title += ",".join(
+                f" {'with' if made[name].cell_contents else 'without'} {what}"
+                for name, what in MADE_WITH.get(title, {}).items()
+            )
             variant = Variant(
                 title, function, signature, options.get("max_registers"), n_threads, shared
             )

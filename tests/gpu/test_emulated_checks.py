@@ -62,12 +62,16 @@ def cases(kind: str) -> tuple[Case, ...]:
     """Runs that launch every kernel that has barriers."""
     small, chunked = (TWO_WARPS, IN_CHUNKS) if kind == "small" else (REAL, REAL_IN_CHUNKS)
     mixed, single = mixed_network(), single_network()
+    # More than one thread block lists; a step of which no feature may be dropped.
+    n_many = small.listed + 100
+    few_neurons = Network([Layer(np.eye(2), -1.5), Layer(np.eye(2), 0.5, bias_rule="always")] * 2)
     features, of_single = dyadic_features(2, 70, N_INPUTS), dyadic_features(2, 70, 160, "random")
     return (
         (mixed, features, "edges", NOT_IN_SHARED, small),
         (mixed, features, "edges", NOT_IN_SHARED, chunked),
         (mixed, features, "edges", IN_SHARED, small),
         (single, of_single, "edges", IN_SHARED, small),
+        (few_neurons, dyadic_features(3, n_many, 2), "edges", NOT_IN_SHARED, small),
     )
 
 
@@ -118,8 +122,9 @@ def finds(kernel: Any, places: list[int], cases_of: list[Case]) -> list[bool]:
 def test_every_barrier_and_fence_that_is_left_out_is_found(kind: str) -> None:
     kernels = launched(kind)
     names = {kernel.py_func.__name__ for kernel in kernels}
-    assert names == {"load", "grouped", "staged", "list_carried", "resident"}
-    assert len(kernels) >= 9
+    lists = {"list_carried", "count_carried", "list_counted"}
+    assert names == {"load", "grouped", "staged", "resident", *lists}
+    assert len(kernels) >= 10
     n_fences = 0
     for kernel, (code, cases_of) in kernels.items():
         places = places_of(code, "bar", "membar")

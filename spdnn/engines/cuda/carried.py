@@ -131,6 +131,8 @@ class Carried:
         `spdnn.engines.cuda.kernels.records.ChunkSums`.
     places : DeviceArray
         The numbers from 0.
+    may_meet : bool
+        Whether several inputs are added in one place as they are loaded.
     n_neurons : int
         Neurons of the activations to be read.
     """
@@ -164,6 +166,8 @@ class Carried:
         self.steps = copied(device, plan.arrays.steps)
         self.places = copied(device, np.arange(self.capacity, dtype=np.int32))
         self.position = copied(device, plan.load_position)
+        loaded = plan.load_position[plan.load_position < plan.n_loaded]
+        self.may_meet = np.unique(loaded).size < loaded.size
         self.at = self.of = self.n = 0
         self.n_neurons = plan.n_loaded
 
@@ -183,7 +187,7 @@ class Carried:
         n = stop - start
         self._begin(np.arange(start, stop, dtype=np.int64), np.ones(n, dtype=np.int64), 0)
         self.device.launch(
-            self.kernels.load(inputs.has_values),
+            self.kernels.load(inputs.has_values, self.may_meet),
             (-(-n // WARP),),
             self.kernels.sizes.threads,
             (

@@ -74,6 +74,12 @@ class CudaEngine:
         shared = np.ones((TRIED, TRIED), dtype=np.float32)
         self._try([shared, eye], "edges", sizes, has_values=False)
         self._try([eye, eye], "merge", self.sizes.plan, has_values=True)
+        # Inputs with equal weights are added up while they are loaded.
+        added = np.arange(1, 2 * TRIED + 1, dtype=np.float32).reshape(2, TRIED)
+        for has_values in (False, True):
+            self._try(
+                [added.repeat(TRIED // 2, axis=0)], "merge", self.sizes.plan, has_values=has_values
+            )
         if not sizes.shared_bytes:  # where long outputs are cut
             in_chunks = replace(sizes, chunk=1, skew=0)
             self._try([shared], "edges", in_chunks, has_values=False)
@@ -84,8 +90,10 @@ class CudaEngine:
         network = Network([Layer(of_layer, bias=-0.01) for of_layer in weights])
         plan = plan_cuda(network, mode, sizes)
         enough = -(-self.device.n_multiprocessors // 2)  # blocks, see `Run`
-        for of_block in RESIDENT_FEATURES if plan.is_resident else RESIDENT_FEATURES[-1:]:
-            indices = np.arange(of_block * enough) % TRIED
+        blocks = RESIDENT_FEATURES if plan.is_resident else RESIDENT_FEATURES[-1:]
+        # One more than a thread block lists: several have kernels of their own.
+        for n_features in (*(of_block * enough for of_block in blocks), self.sizes.listed + 1):
+            indices = np.arange(n_features) % TRIED
             values = np.ones(indices.size, dtype=np.float32) if has_values else None
             features = Features(TRIED, np.arange(indices.size + 1), indices, values)
             self.run(plan, self.load(plan, features))

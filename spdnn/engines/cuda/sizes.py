@@ -80,7 +80,11 @@ class Kernels:
                 make_staged(plan.warps, sizes.minibatch, plan.buffer, has_chunks), half
             )
         )
-        self.load = cache(lambda has_values: gpu.kernel(carried.make_load(threads, has_values)))
+        self.load = cache(
+            lambda has_values, may_meet: gpu.kernel(
+                carried.make_load(threads, has_values, may_meet)
+            )
+        )
         self.list_carried, self.count_carried, self.list_counted = (
             gpu.kernel(kernel, half) for kernel in carried.make_lists(sizes.list_threads)
         )

@@ -32,7 +32,7 @@ DISTINCT = 40
 """The bit from which on distinct features are counted, above those that they stand for."""
 
 
-def make_load(threads: int, has_values: bool) -> Callable[..., Any]:
+def make_load(threads: int, has_values: bool, may_meet: bool) -> Callable[..., Any]:
     """Make the kernel that turns features in index form into tiles; a thread block takes a tile.
 
     Parameters
@@ -41,31 +41,43 @@ def make_load(threads: int, has_values: bool) -> Callable[..., Any]:
         Threads of a thread block.
     has_values : bool
         Whether inputs have values; without, all are 1.
+    may_meet : bool
+        Whether several inputs are added in one place.
     """
     warps = threads // WARP
+    in_order = has_values and may_meet
 
     def load(rows: Rows, n_loaded: Any, first: Any, n: Any, origin: Any, y: Any) -> None:
         """Add each input at its position in the tile, for `n` features from number `first`.
 
         ``indices[indptr[f] - origin]`` is the first input of feature f. An input whose position is
         `n_loaded` is not loaded. A warp takes a feature at a time, so that the writes of a thread
-        block stay within a tile, which the L2 cache holds.
+        block stay within a tile, which the L2 cache holds. Values that may meet are added by one
+        thread a feature, in the order of the inputs: their sums are the same bits in every run.
         """
         indptr, indices, values, position = rows
         tile = int64(cuda.blockIdx.x) * n_loaded * WARP
         for place in range(cuda.threadIdx.x, n_loaded * WARP, threads):
             y[uint64(tile + place)] = float32(0)
         cuda.syncthreads()
-        in_warp = cuda.threadIdx.x % WARP
-        for column in range(cuda.threadIdx.x // WARP, WARP, warps):
+        in_warp = 0 if in_order else cuda.threadIdx.x % WARP
+        first_column = cuda.threadIdx.x if in_order else cuda.threadIdx.x // WARP
+        for column in range(first_column, WARP, threads if in_order else warps):
             f = int64(cuda.blockIdx.x) * WARP + column
             if f < n:
-                for k in range(indptr[first + f] + in_warp, indptr[first + f + 1], WARP):
+                end = indptr[first + f + 1]
+                for k in range(indptr[first + f] + in_warp, end, 1 if in_order else WARP):
                     place = int64(position[indices[k - origin]])
                     if place < n_loaded:
-                        value = values[k - origin] if has_values else float32(1)
-                        # Several inputs of a feature may be summed in one place.
-                        cuda.atomic.add(y, tile + place * WARP + column, value)
+                        at = uint64(tile + place * WARP + column)
+                        if in_order:
+                            y[at] += values[k - origin]
+                        elif may_meet:
+                            cuda.atomic.add(y, at, float32(1))  # exact: the order does not matter
+                        elif has_values:
+                            y[at] = values[k - origin] + float32(0)  # as a sum: there is no -0
+                        else:
+                            y[at] = float32(1)
 
     return load
 
@@ -84,38 +96,50 @@ def _sum_below(numbers: Any, row: Any, end: Any, count: int) -> Any:
     """The sum of ``numbers[row, k]`` for all k below `end`, of `count` numbers."""
     total = int32(0)
     for k in range(count):
-        number = numbers[row, k]
-        if k < end:
-            total = int32(total + number)
+        # Without a branch: all loads are done at once, four numbers each.
+        total = int32(total + numbers[row, k] * int32(k < end))
     return total
 
 
-def _keep(
+def _read_features(
     features: FeatureList,
-    following: FeatureList,
     stays: Any,
     first: Any,
     distance: int,
-    place: Any,
-    starts: Any,
     after_step: Any,
+    live: Any,
+    ids: Any,
+    stands_for: Any,
 ) -> None:
-    """Copy a thread's features that stay from one list to the other.
-
-    The feature of a row goes to `place`, and further by the row's byte of `starts`.
-    """
-    live, _, ids, stands_for = features
-    next_live, _, next_ids, next_stands_for = following
+    """Read a thread's features that stay, before any of them is written: all loads at once."""
     for row in range(LISTED):
         if stays >> 8 * row & 1 != 0:
             f = uint32(first + row * distance)
+            live[row] = int32(f) if after_step != 0 else features.live[f]
+            ids[row] = features.ids[f]
+            stands_for[row] = features.stands_for[f]
+
+
+def _write_features(
+    following: FeatureList,
+    stays: Any,
+    place: Any,
+    starts: Any,
+    live: Any,
+    ids: Any,
+    stands_for: Any,
+) -> None:
+    """Write a thread's features that stay: from `place`, further by the row's byte of `starts`."""
+    for row in range(LISTED):
+        if stays >> 8 * row & 1 != 0:
             to = uint32(place + (starts >> 8 * row & 255))
-            next_live[to] = int32(f) if after_step != 0 else live[f]
-            next_ids[to] = ids[f]
-            next_stands_for[to] = stands_for[f]
+            following.live[to] = live[row]
+            following.ids[to] = ids[row]
+            following.stands_for[to] = stands_for[row]
 
 
-packed_flags, sum_below, keep = inlined(_packed_flags), inlined(_sum_below), inlined(_keep)
+packed_flags, sum_below = inlined(_packed_flags), inlined(_sum_below)
+read_features, write_features = inlined(_read_features), inlined(_write_features)
 
 
 def make_lists(threads: int) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
@@ -162,16 +186,18 @@ def make_lists(threads: int) -> tuple[Callable[..., Any], Callable[..., Any], Ca
         After the step that `cursor` names, feature f stands in place f of the activations. The
         features without a flag stay if the step may not drop them. The kernel adds to
         ``counts[:, layer]`` (live features, distinct ones of them, features that entered), and
-        moves the cursor to the next step. Where `after_step` is 0, it only shortens a list.
+        moves the cursor to the next step. With 0 for `after_step`, it only shortens a list.
         """
         rows = cuda.shared.array((warps, of_warp), int32, ALIGNED)
         warp_rows = cuda.shared.array(warps, int32)
         warp_sums = cuda.shared.array((1, warps), int32, ALIGNED)
         counted = cuda.shared.array(threads, int64)
         column_sums = cuda.shared.array(of_warp, int64)
-        thread = int32(cuda.threadIdx.x)
-        in_warp = int32(thread % of_warp)
-        warp = int32(thread // of_warp)
+        live = cuda.local.array(LISTED, int32)
+        ids = cuda.local.array(LISTED, int64)
+        stands_for = cuda.local.array(LISTED, int64)
+        thread = uint32(cuda.threadIdx.x)
+        in_warp, warp = uint32(thread % of_warp), uint32(thread // of_warp)
         n = features.n_live[0]
         layer, drops = int64(NO_LAYER), True
         if after_step != 0:
@@ -179,48 +205,51 @@ def make_lists(threads: int) -> tuple[Callable[..., Any], Callable[..., Any], Ca
             layer = steps[step, LAYER]
             drops = steps[step, MAY_DROP] != 0
         first = int32(warp * (of_warp * LISTED) + in_warp)
-        stays = packed_flags(flags, first, of_warp, n)
+        flagged = packed_flags(flags, first, of_warp, n)
+        stays = flagged
+        if not drops:
+            for row in range(LISTED):
+                if first + row * of_warp < n:
+                    stays = int32(stays | (1 << 8 * row))
+        read_features(features, stays, first, of_warp, after_step, live, ids, stands_for)
         both = int64(0)
         for row in range(LISTED):
-            f = int32(first + row * of_warp)
-            if stays >> 8 * row & 1 != 0:
-                flags[uint32(f)] = 0
-                both += (int64(1) << DISTINCT) + features.stands_for[uint32(f)]
-            elif f < n and not drops:
-                stays = int32(stays | (1 << 8 * row))
-        rows[uint32(warp), uint32(in_warp)] = stays
-        counted[uint32(thread)] = both
+            if flagged >> 8 * row & 1 != 0:
+                flags[uint32(first + row * of_warp)] = 0
+                both += (int64(1) << DISTINCT) + stands_for[row]
+        rows[warp, in_warp] = stays
+        counted[thread] = both
         cuda.syncthreads()
         before = int32(0)
         if first - in_warp < n:
-            before = sum_below(rows, uint32(warp), in_warp, of_warp)
+            before = sum_below(rows, warp, in_warp, of_warp)
         if in_warp == of_warp - 1:
             total = int32(before + stays)
-            warp_rows[uint32(warp)] = total
-            warp_sums[0, uint32(warp)] = total * RUNNING >> 24 & 255
+            warp_rows[warp] = total
+            warp_sums[0, warp] = total * RUNNING >> 24 & 255
         if warp == warps - 1 and layer != NO_LAYER:
             # The last warp has the fewest features.
             both = int64(0)
             for k in range(warps):
                 both += counted[uint32(k * of_warp + in_warp)]
-            column_sums[uint32(in_warp)] = both
+            column_sums[in_warp] = both
         cuda.syncthreads()
         if first - in_warp < n or warp == warps - 1:
             place = sum_below(warp_sums, 0, warp, warps)
-            running = warp_rows[uint32(warp)] * RUNNING
+            running = warp_rows[warp] * RUNNING
             starts = (running << 8) + before
-            keep(features, following, stays, first, of_warp, place, starts, after_step)
+            write_features(following, stays, place, starts, live, ids, stands_for)
             if thread == threads - 1:
                 following.n_live[0] = place + (running >> 24 & 255)
-                if after_step != 0:
-                    cursor[0] += 1
+                # Atomic operations, though no other thread adds: their results are not waited for.
+                cuda.atomic.add(cursor, 0, int64(after_step))
                 if layer != NO_LAYER:
                     both = int64(0)
                     for k in range(of_warp):
                         both += column_sums[k]
-                    counts[0, layer] += both & ((int64(1) << DISTINCT) - 1)
-                    counts[1, layer] += both >> DISTINCT
-                    counts[2, layer] += n
+                    cuda.atomic.add(counts, (0, layer), both & ((int64(1) << DISTINCT) - 1))
+                    cuda.atomic.add(counts, (1, layer), both >> DISTINCT)
+                    cuda.atomic.add(counts, (2, layer), int64(n))
 
     def count_carried(
         flags: Any,
@@ -237,8 +266,8 @@ def make_lists(threads: int) -> tuple[Callable[..., Any], Callable[..., Any], Ca
         """
         counted = cuda.shared.array(threads, int64)
         column_sums = cuda.shared.array(of_warp, int64)
-        thread = int32(cuda.threadIdx.x)
-        in_warp = int32(thread % of_warp)
+        thread = uint32(cuda.threadIdx.x)
+        in_warp, warp = uint32(thread % of_warp), uint32(thread // of_warp)
         n = features.n_live[0]
         block_first = int32(cuda.blockIdx.x * of_block)
         if block_first >= n:
@@ -248,24 +277,25 @@ def make_lists(threads: int) -> tuple[Callable[..., Any], Callable[..., Any], Ca
             step = uint64(cursor[0])
             layer = steps[step, LAYER]
             drops = steps[step, MAY_DROP] != 0
-        first = int32(block_first + thread // of_warp * (of_warp * LISTED) + in_warp)
+        first = int32(block_first + warp * (of_warp * LISTED) + in_warp)
         flagged = packed_flags(flags, first, of_warp, n)
         both = int64(0)
         for row in range(LISTED):
-            f = int32(first + row * of_warp)
             if flagged >> 8 * row & 1 != 0:
-                both += int64(1) << DISTINCT
-                if layer != NO_LAYER:
-                    both += features.stands_for[uint32(f)]
-            elif f < n and not drops:
-                flags[uint32(f)] = 1
-        counted[uint32(thread)] = both
+                stood_for = features.stands_for[uint32(first + row * of_warp)]
+                both += (int64(1) << DISTINCT) + stood_for
+        if not drops:
+            for row in range(LISTED):
+                f = int32(first + row * of_warp)
+                if f < n and flagged >> 8 * row & 1 == 0:
+                    flags[uint32(f)] = 1
+        counted[thread] = both
         cuda.syncthreads()
         if thread < of_warp:
             both = int64(0)
             for k in range(warps):
                 both += counted[uint32(k * of_warp + thread)]
-            column_sums[uint32(thread)] = both
+            column_sums[thread] = both
         cuda.syncthreads()
         if thread == 0:
             both = int64(0)
@@ -293,9 +323,11 @@ def make_lists(threads: int) -> tuple[Callable[..., Any], Callable[..., Any], Ca
         warp_rows = cuda.shared.array(warps, int32)
         warp_sums = cuda.shared.array((1, warps), int32, ALIGNED)
         earlier = cuda.shared.array((1, of_warp), int32, ALIGNED)
-        thread = int32(cuda.threadIdx.x)
-        in_warp = int32(thread % of_warp)
-        warp = int32(thread // of_warp)
+        live = cuda.local.array(LISTED, int32)
+        ids = cuda.local.array(LISTED, int64)
+        stands_for = cuda.local.array(LISTED, int64)
+        thread = uint32(cuda.threadIdx.x)
+        in_warp, warp = uint32(thread % of_warp), uint32(thread // of_warp)
         n = features.n_live[0]
         block = int32(cuda.blockIdx.x)
         block_first = int32(block * of_block)
@@ -306,32 +338,32 @@ def make_lists(threads: int) -> tuple[Callable[..., Any], Callable[..., Any], Ca
             kept_before = int32(0)
             for other in range(in_warp, block, of_warp):
                 kept_before = int32(kept_before + kept[other])
-            earlier[0, uint32(in_warp)] = kept_before
+            earlier[0, in_warp] = kept_before
         first = int32(block_first + warp * (of_warp * LISTED) + in_warp)
         stays = packed_flags(flags, first, of_warp, n)
+        read_features(features, stays, first, of_warp, after_step, live, ids, stands_for)
         for row in range(LISTED):
             if stays >> 8 * row & 1 != 0:
                 flags[uint32(first + row * of_warp)] = 0
-        rows[uint32(warp), uint32(in_warp)] = stays
+        rows[warp, in_warp] = stays
         cuda.syncthreads()
         before = int32(0)
         if first - in_warp < n:
-            before = sum_below(rows, uint32(warp), in_warp, of_warp)
+            before = sum_below(rows, warp, in_warp, of_warp)
         if in_warp == of_warp - 1:
             total = int32(before + stays)
-            warp_rows[uint32(warp)] = total
-            warp_sums[0, uint32(warp)] = total * RUNNING >> 24 & 255
+            warp_rows[warp] = total
+            warp_sums[0, warp] = total * RUNNING >> 24 & 255
         cuda.syncthreads()
         if first - in_warp < n or warp == warps - 1:
             place = sum_below(earlier, 0, of_warp, of_warp)
             place += sum_below(warp_sums, 0, warp, warps)
-            running = warp_rows[uint32(warp)] * RUNNING
+            running = warp_rows[warp] * RUNNING
             starts = (running << 8) + before
-            keep(features, following, stays, first, of_warp, place, starts, after_step)
+            write_features(following, stays, place, starts, live, ids, stands_for)
             if thread == threads - 1 and block_first + of_block >= n:
                 following.n_live[0] = place + (running >> 24 & 255)
-                if after_step != 0:
-                    cursor[0] += 1
+                cuda.atomic.add(cursor, 0, int64(after_step))
 
     return list_carried, count_carried, list_counted
 
