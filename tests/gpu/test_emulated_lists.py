@@ -62,7 +62,7 @@ def make_listing(
     flags = (rng.random(n) < share).astype(np.int32)
     live = np.sort(rng.permutation(2 * n)[:n]).astype(np.int32)
     ids = np.sort(rng.permutation(3 * n)[:n]).astype(np.int64)
-    stands_for = rng.integers(1, 1 << 30, n)
+    stands_for = rng.integers(1, 1 << 34, n)
     return Listing(flags, live, ids, stands_for, after_step, layer, may_drop)
 
 
@@ -140,7 +140,7 @@ def test_any_features_are_listed_in_order_and_counted(
     listing = make_listing(seed, n, share, after_step, layer, may_drop)
     # Up to three thread blocks too many: a graph is launched with fewer features later.
     n_blocks = 1 if is_one_block else 3 + seed % 4
-    for device in (EmulatedDevice(seed=seed), CheckedDevice(seed=seed)):
+    for device in (CheckedDevice(seed=seed), EmulatedDevice(seed=seed)):
         listed = list_on(device, kernels, listing, n_blocks)
         for found, expected in zip(listed, expected_of(listing), strict=True):
             np.testing.assert_array_equal(found, expected)

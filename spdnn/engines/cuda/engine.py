@@ -76,9 +76,9 @@ class CudaEngine:
         self._try([eye, eye], "merge", self.sizes.plan, has_values=True)
         # Inputs with equal weights are added up while they are loaded.
         added = np.arange(1, 2 * TRIED + 1, dtype=np.float32).reshape(2, TRIED)
-        for has_values in (False, True):
+        for valued in (False, True):
             self._try(
-                [added.repeat(TRIED // 2, axis=0)], "merge", self.sizes.plan, has_values=has_values
+                [added.repeat(TRIED // 2, axis=0)], "merge", self.sizes.plan, has_values=valued
             )
         if not sizes.shared_bytes:  # where long outputs are cut
             in_chunks = replace(sizes, chunk=1, skew=0)

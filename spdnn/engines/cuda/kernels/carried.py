@@ -28,7 +28,7 @@ LISTED = 4
 RUNNING = 0x01010101
 """Four bytes times this number are their running sums, which are all below 256."""
 
-DISTINCT = 40
+DISTINCT = 48
 """The bit from which on distinct features are counted, above those that they stand for."""
 
 
