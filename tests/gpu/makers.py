@@ -34,7 +34,7 @@ TWO_WARPS = CudaSizes(
     minibatch=16,
     resident_threads=(64, 64),
     threads=64,
-    list_threads=32,
+    list_threads=64,
 )
 
 

@@ -26,7 +26,7 @@ from tests.gpu.makers import TINY, TWO_WARPS
 pytestmark = pytest.mark.skipif(not gpu.has_compiler(), reason="libNVVM is not installed")
 
 REAL = CudaSizes(PlanSizes(shared_bytes=0))
-SIZES = {"8 threads": TINY, "32 threads": TWO_WARPS, "1024 threads": REAL}
+SIZES = {"one warp": TINY, "two warps": TWO_WARPS, "1024 threads": REAL}
 
 Numbers = npt.NDArray[Any]
 
