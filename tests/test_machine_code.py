@@ -31,7 +31,8 @@ REGISTER_BLOCKED = {name for name in VARIANTS if name == "grouped 16 x 4" or "gr
 def test_every_kernel_is_among_them() -> None:
     kinds = {re.split(r" \d| with", name)[0] for name in VARIANTS}
     assert kinds == {
-        "grouped", "staged", "resident", "load", "list carried", "count carried", "list counted",
+        "grouped", "staged", "resident", "load ones", "load values",
+        "list carried", "count carried", "list counted",
         "hash features", "propose", "confirm", "unite", "look for overflow",
     }  # fmt: skip
 

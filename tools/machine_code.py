@@ -64,11 +64,12 @@ SYSTEM_SHARED_BYTES = 1 << 10
 """Shared memory of each thread block that the system keeps."""
 
 
-MADE_WITH = {
-    "load": {"has_values": "values", "may_meet": "sums"},
-    "staged": {"has_chunks": "chunks"},
+MADE_OF = {
+    "load ones": ("bits", {1: "1 bit", 8: "8 bits", 32: "32 bits"}),
+    "load values": ("in_order", {False: "without sums", True: "with sums"}),
+    "staged": ("has_chunks", {False: "without chunks", True: "with chunks"}),
 }
-"""Kernels that have variants with something and without it, by what their makers call it."""
+"""Kernels that have variants: what these are made of, and what they are called."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,15 +125,18 @@ def variants() -> list[Variant]:
             # Weights that differ, or merging would leave nothing to share.
             eye[:4, :4] = np.arange(1, 17).reshape(4, 4)
         layers = [Layer(eye.tocsr(), -0.5)] * 3
-        # In mode merge, inputs with equal weights are added up while they are loaded.
-        added = np.ones((width, 1), dtype=np.float32) * np.arange(1, 9, dtype=np.float32)
-        n_features = sizes.listed + 1 if width < 1024 else 2  # listed by several thread blocks
-        indices = np.arange(n_features) % 2
+        networks = [Network(layers)]
+        if mode == "merge":
+            # Inputs with equal weights are added up while they are loaded: 8 of them, or 300.
+            of_outputs = np.arange(1, 9, dtype=np.float32)
+            networks += [Network([Layer(np.ones((n, 1)) * of_outputs)]) for n in (8, 300)]
+        # More features than one thread block lists, where this takes little memory.
+        n_features = sizes.listed + 1 if width < 1024 else 2
         for values in (None, np.ones(n_features, np.float32)):
-            features = Features(width, np.arange(n_features + 1), indices, values)
-            networks = [Network(layers), Network([Layer(added, -0.5)])]
-            for network in networks if mode == "merge" else networks[:1]:
+            for network in networks:
                 plan = engine.plan(network, mode)
+                indptr, indices = np.arange(n_features + 1), np.arange(n_features) % 2
+                features = Features(network.n_inputs, indptr, indices, values)
                 engine.run(plan, engine.load(plan, features))
         for kernel, (signature, n_threads, shared) in device.launched.items():
             function = kernel.py_func
@@ -140,11 +144,10 @@ def variants() -> list[Variant]:
             title = function.__name__.replace("_", " ")
             if title in ("grouped", "resident"):
                 title += name
-            made = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-            title += ",".join(
-                f" {'with' if made[name].cell_contents else 'without'} {what}"
-                for name, what in MADE_WITH.get(title, {}).items()
-            )
+            if title in MADE_OF:
+                variable, called = MADE_OF[title]
+                closure = function.__closure__[function.__code__.co_freevars.index(variable)]
+                title += f" {called[closure.cell_contents]}"
             variant = Variant(
                 title, function, signature, options.get("max_registers"), n_threads, shared
             )

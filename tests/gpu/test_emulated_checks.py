@@ -125,7 +125,7 @@ def test_every_barrier_and_fence_that_is_left_out_is_found(kind: str) -> None:
     kernels = launched(kind)
     names = {kernel.py_func.__name__ for kernel in kernels}
     lists = {"list_carried", "count_carried", "list_counted"}
-    assert names == {"load", "grouped", "staged", "resident", *lists}
+    assert names == {"load_ones", "load_values", "grouped", "staged", "resident", *lists}
     assert len(kernels) >= 10
     n_fences = 0
     for kernel, (code, cases_of) in kernels.items():

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pytest
+import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,7 +16,9 @@ from spdnn.engines.cuda.carried import Carried
 from spdnn.engines.cuda.device import DeviceArray
 from spdnn.engines.cuda.emulated.device import CheckedDevice, EmulatedDevice
 from spdnn.engines.cuda.kernels import gpu
-from spdnn.engines.cuda.kernels.records import FeatureList
+from spdnn.engines.cuda.kernels.carried import window_of
+from spdnn.engines.cuda.kernels.gpu import WARP
+from spdnn.engines.cuda.kernels.records import FeatureList, Rows
 from spdnn.engines.cuda.placing import copied, place_inputs
 from spdnn.engines.cuda.sizes import CudaSizes, Kernels, kernels_of
 from spdnn.plan.cuda.plan import plan_cuda
@@ -164,6 +167,47 @@ def test_more_thread_blocks_than_a_warp_has_threads() -> None:
         np.testing.assert_array_equal(found, expected)
 
 
+@settings(max_examples=30, deadline=None)
+@given(
+    st.sampled_from([1, 8, 32]),
+    st.sampled_from([0.01, 0.1, 1, 1.1]),
+    st.integers(1, 300),
+    st.sampled_from(sorted(SIZES)),
+    st.integers(0, 2**32 - 1),
+)
+def test_ones_are_counted_at_their_positions(bits, windows, most_added, sizes, seed) -> None:
+    rng = np.random.default_rng(seed)
+    n_loaded = max(1, round(windows * window_of(bits)))
+    most_added = min(most_added, {1: 1, 8: 255, 32: 300}[bits])
+    # The first inputs meet, each other one has a place of its own, or none.
+    position = np.r_[np.zeros(most_added, int), np.arange(1, n_loaded), [n_loaded] * 3]
+    position = rng.permutation(position).astype(np.int32)
+    rows = sp.random_array((40, position.size), density=0.2, format="csr", rng=rng)
+    rows.data[:] = 1
+    features = Features.from_matrix(sp.vstack([rows, np.ones((1, position.size))]))
+    n, first = 38, 3
+    adding = sp.csr_array((np.ones(position.size), (np.arange(position.size), position)))
+    expected = np.zeros((2 * WARP, n_loaded + 1), np.float32)
+    expected[:n] = (features.to_csr()[first : first + n] @ adding).toarray()
+    checked = [CheckedDevice(seed=seed)] if n_loaded < 2000 else []
+    for device in (*checked, EmulatedDevice(seed=seed)):
+        inputs = place_inputs(device, features, 1, 41)
+        y = device.empty(2 * WARP * n_loaded, np.float32)
+        kernels = kernels_of(SIZES[sizes])
+        device.launch(
+            kernels.load_ones(bits),
+            (2, -(-n_loaded // window_of(bits))),
+            kernels.sizes.threads,
+            (
+                Rows(inputs.indptr, inputs.indices, inputs.values, copied(device, position)),
+                *(n_loaded, first - inputs.first, n, inputs.origin, y),
+            ),
+        )
+        loaded = device.read(y).reshape(2, n_loaded, WARP).transpose(0, 2, 1)
+        loaded = loaded.reshape(2 * WARP, n_loaded)
+        np.testing.assert_array_equal(loaded, expected[:, :n_loaded])
+
+
 N_INPUTS = 64
 
 
@@ -203,7 +247,7 @@ def test_values_that_meet_are_added_in_the_order_of_the_inputs(device: Any) -> N
     for seed in range(6):
         order = device(seed=seed)
         carried = Carried(order, kernels_of(TWO_WARPS), plan, features.n_features)
-        assert carried.may_meet
+        assert carried.most_added > 1
         carried.load(place_inputs(order, features, 0, features.n_features), 0, features.n_features)
         assert carried.download(whole=True).activations.tobytes() == expected.tobytes()
 
@@ -227,7 +271,7 @@ def test_a_negative_zero_is_loaded_as_the_sum_that_it_would_be() -> None:
     plan = plan_cuda(network, "edges", TWO_WARPS.plan)
     device = CheckedDevice()
     carried = Carried(device, kernels_of(TWO_WARPS), plan, 2)
-    assert not carried.may_meet
+    assert carried.most_added == 1
     carried.load(place_inputs(device, features, 0, 2), 0, 2)
     loaded = carried.download(whole=True).activations
     assert loaded.tobytes() == np.array([[0.0, 0.0], [0.0, 2.0]], np.float32).tobytes()

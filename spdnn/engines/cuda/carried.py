@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from spdnn.engines.base import OverflowingError
 from spdnn.engines.cuda.device import HINT, Device
+from spdnn.engines.cuda.kernels.carried import window_of
 from spdnn.engines.cuda.kernels.gpu import WARP
 from spdnn.engines.cuda.kernels.records import FeatureList, Rows, Tiles
 from spdnn.engines.cuda.placing import Inputs, copied
@@ -32,6 +33,9 @@ LEAST_NEURONS = 32
 
 NOBODY = 0x7F
 """What all bytes of a feature's number are set to, so that it is larger than any."""
+
+COUNT_BITS = (1, 8, 32)
+"""Bits in which inputs of one place may be counted."""
 
 LIST_BYTES = 2 * (4 + 8 + 8) + 4 * 8
 """Bytes of a feature beside its activations."""
@@ -131,8 +135,8 @@ class Carried:
         `spdnn.engines.cuda.kernels.records.ChunkSums`.
     places : DeviceArray
         The numbers from 0.
-    may_meet : bool
-        Whether several inputs are added in one place as they are loaded.
+    most_added : int
+        Inputs that are added in one place as they are loaded, at most.
     n_neurons : int
         Neurons of the activations to be read.
     """
@@ -166,8 +170,7 @@ class Carried:
         self.steps = copied(device, plan.arrays.steps)
         self.places = copied(device, np.arange(self.capacity, dtype=np.int32))
         self.position = copied(device, plan.load_position)
-        loaded = plan.load_position[plan.load_position < plan.n_loaded]
-        self.may_meet = np.unique(loaded).size < loaded.size
+        self.most_added = int(np.bincount(plan.load_position)[: plan.n_loaded].max(initial=0))
         self.at = self.of = self.n = 0
         self.n_neurons = plan.n_loaded
 
@@ -186,9 +189,14 @@ class Carried:
         """Take features `start` to `stop` up from their inputs."""
         n = stop - start
         self._begin(np.arange(start, stop, dtype=np.int64), np.ones(n, dtype=np.int64), 0)
+        kernel, grid = self.kernels.load_values(self.most_added > 1), (-(-n // WARP),)
+        if not inputs.has_values:
+            bits = next(bits for bits in COUNT_BITS if self.most_added < 1 << bits)
+            windows = max(1, -(-self.plan.n_loaded // window_of(bits)))
+            kernel, grid = self.kernels.load_ones(bits), (*grid, windows)
         self.device.launch(
-            self.kernels.load(inputs.has_values, self.may_meet),
-            (-(-n // WARP),),
+            kernel,
+            grid,
             self.kernels.sizes.threads,
             (
                 Rows(inputs.indptr, inputs.indices, inputs.values, self.position),

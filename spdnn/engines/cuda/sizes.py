@@ -80,10 +80,9 @@ class Kernels:
                 make_staged(plan.warps, sizes.minibatch, plan.buffer, has_chunks), half
             )
         )
-        self.load = cache(
-            lambda has_values, may_meet: gpu.kernel(
-                carried.make_load(threads, has_values, may_meet)
-            )
+        self.load_ones = cache(lambda bits: gpu.kernel(carried.make_load_ones(threads, bits)))
+        self.load_values = cache(
+            lambda in_order: gpu.kernel(carried.make_load_values(threads, in_order))
         )
         self.list_carried, self.count_carried, self.list_counted = (
             gpu.kernel(kernel, half) for kernel in carried.make_lists(sizes.list_threads)

@@ -22,6 +22,9 @@ from spdnn.plan.steps import LAYER, MAY_DROP, NO_LAYER
 EMPTY = 0
 """What an empty slot of the hash table holds; no code is 0."""
 
+COUNT_WORDS = 8192
+"""Words of shared memory in which a thread block counts inputs."""
+
 LISTED = 4
 """Features of a thread that lists: a byte for each of them, in one number."""
 
@@ -32,28 +35,91 @@ DISTINCT = 48
 """The bit from which on distinct features are counted, above those that they stand for."""
 
 
-def make_load(threads: int, has_values: bool, may_meet: bool) -> Callable[..., Any]:
-    """Make the kernel that turns features in index form into tiles; a thread block takes a tile.
+def make_load_ones(threads: int, bits: int) -> Callable[..., Any]:
+    """Make the kernel that turns features whose inputs are all 1 into tiles.
+
+    Its grid is (tiles, windows of `window_of` loaded neurons). A thread block counts the inputs of
+    its window in shared memory. It then writes its part of the tile, once.
 
     Parameters
     ----------
     threads : int
         Threads of a thread block.
-    has_values : bool
-        Whether inputs have values; without, all are 1.
-    may_meet : bool
-        Whether several inputs are added in one place.
+    bits : int
+        Bits of a count: 1 where no two inputs are added in one place, or 8, or 32.
     """
     warps = threads // WARP
-    in_order = has_values and may_meet
+    of_word = WARP // bits
+    window = window_of(bits)
+    # One place more than there are: the features of a place then stand in different banks.
+    counts_shape = (bits, window + 1)
+    most = (1 << bits) - 1
 
-    def load(rows: Rows, n_loaded: Any, first: Any, n: Any, origin: Any, y: Any) -> None:
+    def load_ones(rows: Rows, n_loaded: Any, first: Any, n: Any, origin: Any, y: Any) -> None:
+        """Count each input at its position in the tile, for `n` features from number `first`.
+
+        ``indices[indptr[f] - origin]`` is the first input of feature f. An input whose position is
+        `n_loaded` is not loaded. A warp takes a feature at a time.
+        """
+        indptr, indices, _, position = rows
+        counts = cuda.shared.array(counts_shape, uint32)
+        in_warp, warp = cuda.threadIdx.x % WARP, cuda.threadIdx.x // WARP
+        first_place = int64(cuda.blockIdx.y) * window
+        n_places = min(window, n_loaded - first_place)
+        for place in range(cuda.threadIdx.x, n_places, threads):
+            for word in range(bits):
+                counts[word, uint32(place)] = uint32(0)
+        cuda.syncthreads()
+        for column in range(warp, WARP, warps):
+            f = int64(cuda.blockIdx.x) * WARP + column
+            if f < n:
+                one = uint32(uint32(1) << uint32(bits * (column % of_word)))
+                word = uint32(column // of_word)
+                for k in range(indptr[first + f] + in_warp, indptr[first + f + 1], WARP):
+                    place = position[indices[k - origin]] - first_place
+                    if place >= 0 and place < n_places:
+                        cuda.atomic.add(counts, (word, uint32(place)), one)
+        cuda.syncthreads()
+        tile = (int64(cuda.blockIdx.x) * n_loaded + first_place) * WARP
+        shift = uint32(bits * (in_warp % of_word))
+        word = uint32(in_warp // of_word)
+        for place in range(warp, n_places, warps):
+            count = uint32(counts[word, uint32(place)] >> shift & most)
+            y[uint64(tile + place * WARP + in_warp)] = float32(count)
+
+    return load_ones
+
+
+def window_of(bits: int) -> int:
+    """Loaded neurons whose inputs a thread block counts: their counts take 32 KiB.
+
+    Parameters
+    ----------
+    bits : int
+        Bits of a count.
+    """
+    return COUNT_WORDS // bits
+
+
+def make_load_values(threads: int, in_order: bool) -> Callable[..., Any]:
+    """Make the kernel that turns features with values into tiles; a thread block takes a tile.
+
+    Parameters
+    ----------
+    threads : int
+        Threads of a thread block.
+    in_order : bool
+        Whether several inputs may be added in one place. One thread then adds all values of a
+        feature, in the order of the inputs: sums are the same bits in every run.
+    """
+    warps = threads // WARP
+
+    def load_values(rows: Rows, n_loaded: Any, first: Any, n: Any, origin: Any, y: Any) -> None:
         """Add each input at its position in the tile, for `n` features from number `first`.
 
         ``indices[indptr[f] - origin]`` is the first input of feature f. An input whose position is
         `n_loaded` is not loaded. A warp takes a feature at a time, so that the writes of a thread
-        block stay within a tile, which the L2 cache holds. Values that may meet are added by one
-        thread a feature, in the order of the inputs: their sums are the same bits in every run.
+        block stay within a tile, which the L2 cache holds.
         """
         indptr, indices, values, position = rows
         tile = int64(cuda.blockIdx.x) * n_loaded * WARP
@@ -72,14 +138,10 @@ def make_load(threads: int, has_values: bool, may_meet: bool) -> Callable[..., A
                         at = uint64(tile + place * WARP + column)
                         if in_order:
                             y[at] += values[k - origin]
-                        elif may_meet:
-                            cuda.atomic.add(y, at, float32(1))  # exact: the order does not matter
-                        elif has_values:
-                            y[at] = values[k - origin] + float32(0)  # as a sum: there is no -0
                         else:
-                            y[at] = float32(1)
+                            y[at] = values[k - origin] + float32(0)  # as in a sum: never -0
 
-    return load
+    return load_values
 
 
 def _packed_flags(flags: Any, first: Any, distance: int, n: Any) -> Any:
