@@ -64,7 +64,7 @@ SYSTEM_SHARED_BYTES = 1 << 10
 """Shared memory of each thread block that the system keeps."""
 
 
-MADE_OF = {
+MADE_OF: dict[str, tuple[str, dict[Any, str]]] = {
     "load ones": ("bits", {1: "1 bit", 8: "8 bits", 32: "32 bits"}),
     "load values": ("in_order", {False: "without sums", True: "with sums"}),
     "staged": ("has_chunks", {False: "without chunks", True: "with chunks"}),

@@ -65,15 +65,20 @@ def cases(kind: str) -> tuple[Case, ...]:
     small, chunked = (TWO_WARPS, SMALL_IN_CHUNKS) if kind == "small" else (REAL, REAL_IN_CHUNKS)
     mixed, single = mixed_network(), single_network()
     # More than one thread block lists; a step of which no feature may be dropped.
-    n_many = small.listed + 100
-    few_neurons = Network([Layer(np.eye(2), -1.5), Layer(np.eye(2), 0.5, bias_rule="always")] * 2)
+    few_neurons = Network([Layer(np.eye(2), -0.5), Layer(np.eye(2), 0.5, bias_rule="always")] * 2)
+    many = dyadic_features(3, small.listed + 100, 2, "binary")
+    # In mode merge these inputs are added up while they are loaded.
+    of_sums = np.random.default_rng(6).integers(1, 9, (16, 24))
+    added = Network([Layer(of_sums.repeat(8, axis=0), -99.0)])
+    binary = dyadic_features(3, 70, 128, "binary")
     features, of_single = dyadic_features(2, 70, N_INPUTS), dyadic_features(2, 70, 160, "random")
     return (
         (mixed, features, "edges", NOT_IN_SHARED, small),
         (mixed, features, "edges", NOT_IN_SHARED, chunked),
         (mixed, features, "edges", IN_SHARED, small),
         (single, of_single, "edges", IN_SHARED, small),
-        (few_neurons, dyadic_features(3, n_many, 2), "edges", NOT_IN_SHARED, small),
+        (few_neurons, many, "edges", NOT_IN_SHARED, small),
+        (added, binary, "merge", NOT_IN_SHARED, small),
     )
 
 

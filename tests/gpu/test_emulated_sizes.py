@@ -69,7 +69,7 @@ class HighDevice(EmulatedDevice):
         return DeviceArray(array, array)
 
     def launch(self, kernel: Any, *how: Any, **named: Any) -> None:
-        axes = {"load": 0, "resident": 0, "grouped": 1, "staged": 1}
+        axes = {"load_ones": 0, "resident": 0, "grouped": 1, "staged": 1}
         self.axis = axes.get(kernel.py_func.__name__)
         super().launch(kernel, *how, **named)
 
@@ -177,7 +177,7 @@ class CuttingDevice(HighDevice):
 
 @pytest.mark.parametrize(
     "name",
-    ["load", *(pytest.param(name, marks=pytest.mark.slow) for name in ("grouped", "staged"))],
+    ["load_ones", *(pytest.param(name, marks=pytest.mark.slow) for name in ("grouped", "staged"))],
 )
 def test_an_offset_that_is_cut_to_32_bits_is_found(name: str) -> None:
     network = network_of(65536)

@@ -189,14 +189,15 @@ class Carried:
         """Take features `start` to `stop` up from their inputs."""
         n = stop - start
         self._begin(np.arange(start, stop, dtype=np.int64), np.ones(n, dtype=np.int64), 0)
-        kernel, grid = self.kernels.load_values(self.most_added > 1), (-(-n // WARP),)
-        if not inputs.has_values:
+        if inputs.has_values:
+            kernel, n_windows = self.kernels.load_values(self.most_added > 1), 1
+        else:
             bits = next(bits for bits in COUNT_BITS if self.most_added < 1 << bits)
-            windows = max(1, -(-self.plan.n_loaded // window_of(bits)))
-            kernel, grid = self.kernels.load_ones(bits), (*grid, windows)
+            kernel = self.kernels.load_ones(bits)
+            n_windows = max(1, -(-self.plan.n_loaded // window_of(bits)))
         self.device.launch(
             kernel,
-            grid,
+            (-(-n // WARP), n_windows),
             self.kernels.sizes.threads,
             (
                 Rows(inputs.indptr, inputs.indices, inputs.values, self.position),
