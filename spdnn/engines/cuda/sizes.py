@@ -36,7 +36,7 @@ class CudaSizes:
     minibatch: int = 16
     resident_threads: tuple[int, int] = (256, 1024)
     threads: int = 256
-    list_threads: int = 1024
+    list_threads: int = 512
 
     @property
     def listed(self) -> int:

@@ -159,7 +159,7 @@ def _sum_below(numbers: Any, row: Any, end: Any, count: int) -> Any:
     total = int32(0)
     for k in range(count):
         # Without a branch: all loads are done at once, four numbers each.
-        total = int32(total + numbers[row, k] * int32(k < end))
+        total = int32(total + numbers[row, k] * int32(int32(k) < int32(end)))
     return total
 
 
@@ -194,7 +194,7 @@ def _write_features(
     """Write a thread's features that stay: from `place`, further by the row's byte of `starts`."""
     for row in range(LISTED):
         if stays >> 8 * row & 1 != 0:
-            to = uint32(place + (starts >> 8 * row & 255))
+            to = uint32(place + int32(starts >> 8 * row & 255))
             following.live[to] = live[row]
             following.ids[to] = ids[row]
             following.stands_for[to] = stands_for[row]
@@ -298,8 +298,8 @@ def make_lists(threads: int) -> tuple[Callable[..., Any], Callable[..., Any], Ca
         cuda.syncthreads()
         if first - in_warp < n or warp == warps - 1:
             place = sum_below(warp_sums, 0, warp, warps)
-            running = warp_rows[warp] * RUNNING
-            starts = (running << 8) + before
+            running = int32(warp_rows[warp] * RUNNING)
+            starts = int32((running << 8) + before)
             write_features(following, stays, place, starts, live, ids, stands_for)
             if thread == threads - 1:
                 following.n_live[0] = place + (running >> 24 & 255)
@@ -419,9 +419,9 @@ def make_lists(threads: int) -> tuple[Callable[..., Any], Callable[..., Any], Ca
         cuda.syncthreads()
         if first - in_warp < n or warp == warps - 1:
             place = sum_below(earlier, 0, of_warp, of_warp)
-            place += sum_below(warp_sums, 0, warp, warps)
-            running = warp_rows[warp] * RUNNING
-            starts = (running << 8) + before
+            place = int32(place + sum_below(warp_sums, 0, warp, warps))
+            running = int32(warp_rows[warp] * RUNNING)
+            starts = int32((running << 8) + before)
             write_features(following, stays, place, starts, live, ids, stands_for)
             if thread == threads - 1 and block_first + of_block >= n:
                 following.n_live[0] = place + (running >> 24 & 255)
