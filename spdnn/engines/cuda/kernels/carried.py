@@ -13,6 +13,7 @@ from spdnn.engines.cuda.kernels.gpu import (
     inlined,
     int32,
     int64,
+    int_as_float,
     uint32,
     uint64,
 )
@@ -63,29 +64,41 @@ def make_load_ones(threads: int, bits: int) -> Callable[..., Any]:
         """
         indptr, indices, _, position = rows
         counts = cuda.shared.array(counts_shape, uint32)
-        in_warp, warp = cuda.threadIdx.x % WARP, cuda.threadIdx.x // WARP
-        first_place = int64(cuda.blockIdx.y) * window
-        n_places = min(window, n_loaded - first_place)
-        for place in range(cuda.threadIdx.x, n_places, threads):
+        # Whole numbers of 64 bits without a sign: an index of them needs no further instruction.
+        in_warp = cuda.threadIdx.x % WARP
+        first_place = uint64(cuda.blockIdx.y) * uint64(window)
+        n_places = min(uint64(window), uint64(n_loaded) - first_place)
+        place = uint64(cuda.threadIdx.x)
+        while place < n_places:
             for word in range(bits):
-                counts[word, uint32(place)] = uint32(0)
+                counts[word, place] = uint32(0)
+            place += uint64(threads)
         cuda.syncthreads()
-        for column in range(warp, WARP, warps):
+        for column in range(cuda.threadIdx.x // WARP, WARP, warps):
             f = int64(cuda.blockIdx.x) * WARP + column
             if f < n:
                 one = uint32(uint32(1) << uint32(bits * (column % of_word)))
                 word = uint32(column // of_word)
-                for k in range(indptr[first + f] + in_warp, indptr[first + f + 1], WARP):
-                    place = position[indices[k - origin]] - first_place
-                    if place >= 0 and place < n_places:
-                        cuda.atomic.add(counts, (word, uint32(place)), one)
+                k = uint64(indptr[first + f] - origin + in_warp)
+                end = uint64(indptr[first + f + 1] - origin)
+                while k < end:
+                    # What lies before the window wraps around, and lies beyond it.
+                    place = uint64(position[indices[k]]) - first_place
+                    if place < n_places:
+                        cuda.atomic.add(counts, (word, place), one)
+                    k += uint64(WARP)
         cuda.syncthreads()
-        tile = (int64(cuda.blockIdx.x) * n_loaded + first_place) * WARP
-        shift = uint32(bits * (in_warp % of_word))
+        shift = bits * (in_warp % of_word)
+        mask = uint32(most << shift)
+        scale = int_as_float(int32((127 - shift) << 23))  # 2 ** -shift: exact, as all counts are
         word = uint32(in_warp // of_word)
-        for place in range(warp, n_places, warps):
-            count = uint32(counts[word, uint32(place)] >> shift & most)
-            y[uint64(tile + place * WARP + in_warp)] = float32(count)
+        tile = (uint64(cuda.blockIdx.x) * uint64(n_loaded) + first_place) * uint64(WARP)
+        place = uint64(cuda.threadIdx.x // WARP)
+        at = tile + place * uint64(WARP) + uint64(in_warp)
+        while place < n_places:
+            y[at] = float32(uint32(counts[word, place] & mask)) * scale
+            place += uint64(warps)
+            at += uint64(warps * WARP)
 
     return load_ones
 
@@ -123,23 +136,27 @@ def make_load_values(threads: int, in_order: bool) -> Callable[..., Any]:
         """
         indptr, indices, values, position = rows
         tile = int64(cuda.blockIdx.x) * n_loaded * WARP
-        for place in range(cuda.threadIdx.x, n_loaded * WARP, threads):
-            y[uint64(tile + place)] = float32(0)
+        at = uint64(tile + cuda.threadIdx.x)
+        while at < uint64(tile + n_loaded * WARP):
+            y[at] = float32(0)
+            at += uint64(threads)
         cuda.syncthreads()
         in_warp = 0 if in_order else cuda.threadIdx.x % WARP
         first_column = cuda.threadIdx.x if in_order else cuda.threadIdx.x // WARP
         for column in range(first_column, WARP, threads if in_order else warps):
             f = int64(cuda.blockIdx.x) * WARP + column
             if f < n:
-                end = indptr[first + f + 1]
-                for k in range(indptr[first + f] + in_warp, end, 1 if in_order else WARP):
-                    place = int64(position[indices[k - origin]])
+                k = uint64(indptr[first + f] - origin + in_warp)
+                end = uint64(indptr[first + f + 1] - origin)
+                while k < end:
+                    place = int64(position[indices[k]])
                     if place < n_loaded:
                         at = uint64(tile + place * WARP + column)
                         if in_order:
-                            y[at] += values[k - origin]
+                            y[at] += values[k]
                         else:
-                            y[at] = values[k - origin] + float32(0)  # as in a sum: never -0
+                            y[at] = values[k] + float32(0)  # as in a sum: never -0
+                    k += uint64(1 if in_order else WARP)
 
     return load_values
 
