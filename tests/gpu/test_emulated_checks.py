@@ -70,7 +70,7 @@ def cases(kind: str) -> tuple[Case, ...]:
     # In mode merge these inputs are added up while they are loaded.
     of_sums = np.random.default_rng(6).integers(1, 9, (16, 24))
     added = Network([Layer(of_sums.repeat(8, axis=0), -99.0)])
-    binary = dyadic_features(3, 70, 128, "binary")
+    binary, valued = (dyadic_features(3, 70, 128, kind) for kind in ("binary", "random"))
     features, of_single = dyadic_features(2, 70, N_INPUTS), dyadic_features(2, 70, 160, "random")
     return (
         (mixed, features, "edges", NOT_IN_SHARED, small),
@@ -79,6 +79,7 @@ def cases(kind: str) -> tuple[Case, ...]:
         (single, of_single, "edges", IN_SHARED, small),
         (few_neurons, many, "edges", NOT_IN_SHARED, small),
         (added, binary, "merge", NOT_IN_SHARED, small),
+        (added, valued, "merge", NOT_IN_SHARED, small),
     )
 
 
