@@ -288,14 +288,15 @@ class Carried:
         if in_place:
             features = features._replace(live=self.places)
         lists = self.flags, features, self.lists[1 - self.of]
-        what, results = (int(after_step), self.cursor), (self.steps, self.counts)
-        threads, grid = kernels.sizes.list_threads, (-(-self.n // kernels.sizes.listed),)
-        if grid <= (1,):
-            self.device.launch(kernels.list_carried, (1,), threads, (*lists, *what, *results))
+        step, results = (int(after_step), self.cursor), (self.steps, self.counts)
+        threads, n_blocks = kernels.sizes.list_threads, -(-self.n // kernels.sizes.listed)
+        if n_blocks <= 1:
+            self.device.launch(kernels.list_carried, (1,), threads, (*lists, *step, *results))
         else:
-            counting = self.flags, features, *what, *results, self.kept
-            self.device.launch(kernels.count_carried, grid, threads, counting)
-            self.device.launch(kernels.list_counted, grid, threads, (*lists, *what, self.kept))
+            counting = self.flags, features, *step, *results, self.kept
+            self.device.launch(kernels.count_carried, (n_blocks,), threads, counting)
+            listing = *lists, *step, self.kept
+            self.device.launch(kernels.list_counted, (n_blocks,), threads, listing)
         self.of = 1 - self.of
 
     def after_step(self, step: int) -> None:
