@@ -123,7 +123,7 @@ def list_on(device: EmulatedDevice, kernels: Kernels, listing: Listing, n_blocks
     return Listed(live, ids, stands_for, device.read(flags, n), moved, device.read(counts))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     st.sampled_from(sorted(SIZES)),
     st.booleans(),
@@ -167,7 +167,7 @@ def test_more_thread_blocks_than_a_warp_has_threads() -> None:
         np.testing.assert_array_equal(found, expected)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     st.sampled_from([1, 8, 32]),
     st.sampled_from([0.01, 0.1, 1, 1.1]),

@@ -96,12 +96,15 @@ def test_a_layer_without_outputs_leaves_nothing_live() -> None:
     assert_modes_agree(network, Features.from_matrix([[1, 0, 1]]))
 
 
+@pytest.mark.parametrize("n_features", [6, 100])  # of the latter, several thread blocks list
 @pytest.mark.parametrize("mode", MODES)
-def test_steps_run_as_graphs_give_the_same(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_run_as_graphs_give_the_same(
+    mode: str, n_features: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cuda_run, "SEGMENT_ENDS", (1, 8))
     monkeypatch.setattr(cuda_run, "CAPTURED_STEPS", 2)
     monkeypatch.setattr(cuda_run, "LEAST_CAPTURED", 1)
-    case = many_layers()
+    case = many_layers(n_features)
     assert_as_reference(run(*case, mode), *case, mode)
 
 
