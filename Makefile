@@ -29,7 +29,7 @@ help:
 	@echo "make results    the tables, plots and pages of the kept records, made again"
 	@echo "make bench-cpu  the CPU engine against NumPy's sgemm and other libraries"
 	@echo "make bench-any  skewed layers, parallel branches, few features: what each idea gives"
-	@echo "make gpu-report the tables of docs/gpu.md, read from the GPU kernels' machine code"
+	@echo "make gpu-report the tables of docs/gpu.md: machine code of the GPU kernels, counts"
 	@echo "make clean      remove the virtual environment and caches"
 
 run: $(VENV)/with-demo

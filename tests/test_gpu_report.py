@@ -13,6 +13,7 @@ from spdnn.plan.cuda.plan import plan_cuda
 from spdnn.plan.cuda.sizes import PlanSizes
 from spdnn.recipes.power_law import power_law_layer
 from tools import gpu_report as report
+from tools.gpu_bounds import FIRST_LIVE
 from tools.machine_code import Loop
 
 PAGE = "a\n<!-- loops -->\nold\n<!-- end of loops -->\nb\n"
@@ -28,8 +29,8 @@ def test_tables_replace_what_stands_between_their_marks() -> None:
 
 def test_the_page_has_a_place_for_every_table() -> None:
     page = (Path(__file__).parent.parent / "docs" / "gpu.md").read_text()
-    tables = dict.fromkeys(("kernels", "loops", "estimates", "skew"), "here")
-    assert report.with_tables(page, tables).count("here\n") == 4
+    names = ("kernels", "loops", "estimates", "skew", "counts", "bounds")
+    assert report.with_tables(page, dict.fromkeys(names, "here")).count("here\n") == 6
 
 
 def test_multiply_adds_are_limited_by_issue_or_by_loads() -> None:
@@ -43,7 +44,7 @@ def test_an_estimate_is_the_slower_of_computing_and_moving() -> None:
     gpu = report.Gpu("any", 0, 1e12, 1e12, 1e12, 163 << 10, 1e9)
     fast = gpu._replace(multiply_adds=1e20)
     slow = gpu._replace(multiply_adds=1e9)
-    entering = 60000 + sum(report.FIRST_LIVE[:3])
+    entering = 60000 + sum(FIRST_LIVE[:3])
     moved = 12 * 16384 * entering / gpu.memory
     assert report.seconds_at_best(fast, 16384, 4, shares) == pytest.approx(moved)
     computed = 32 * 16384 * entering / (0.5 * slow.multiply_adds)

@@ -4,6 +4,7 @@ import ctypes
 import re
 import subprocess
 import sys
+from collections import Counter
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,8 @@ from numba.cuda.dispatcher import _Kernel
 from numba.np.numpy_support import as_dtype
 
 from spdnn import DeviceError
+from spdnn.engines.cuda.emulated.liveness import taken_together
+from spdnn.engines.cuda.emulated.ptx import Instruction, Kernel, parse
 from spdnn.engines.cuda.kernels import gpu
 from tools import machine_code as proof
 
@@ -118,6 +121,54 @@ def test_a_resident_group_loads_weights_in_pairs_for_four_features(features: int
         assert loop.global_loads == n_inputs * (1 + 16 // 2)
         assert loop.shared_loads == n_inputs  # four features a load
         assert loop.ffma >= 0.7 * loop.instructions
+
+
+def counted_accesses(kernel: Kernel) -> Counter[tuple[str, int]]:
+    """Accesses to shared and global memory, and their bytes, as they are counted."""
+    together = taken_together(kernel)
+    found: Counter[tuple[str, int]] = Counter()
+    for place, each in enumerate(kernel.code):
+        if not isinstance(each, Instruction) or each.opcode not in ("ld", "st", "atom", "red"):
+            continue
+        (space,) = {"shared", "global", "param"} & set(each.modifiers)
+        if space == "param" or together.get(place, 1) == 0:
+            continue
+        letter = {"ld": "LD", "st": "ST"}.get(each.opcode, "ATOM")
+        vector = next((int(word[1]) for word in each.modifiers if word in ("v2", "v4")), 1)
+        n_bytes = each.types[0].n_bytes * vector * together.get(place, 1)
+        found[letter + space[0].upper(), n_bytes] += 1
+    return found
+
+
+def assembled_accesses(sass: str) -> Counter[tuple[str, int]]:
+    """The same of machine code."""
+    found: Counter[tuple[str, int]] = Counter()
+    for words in re.findall(r"\s((?:LD|ST)[SG]|ATOM[SG]|REDG?)((?:\.[A-Z0-9_]+)*)", sass):
+        name = "ATOMG" if words[0].startswith("RED") else words[0]
+        suffixes = words[1].split(".")
+        sizes = {"128": 16, "64": 8, "U16": 2}
+        n_bytes = next((sizes[suffix] for suffix in suffixes if suffix in sizes), 4)
+        found[name, n_bytes] += 1
+    return found
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_accesses_are_counted_as_the_assembler_leaves_them(name: str) -> None:
+    """Counts are of PTX: its accesses, put together, are those of the machine code."""
+    kernel = parse(proof.ptx_of(VARIANTS[name]), name)
+    code = proof.assembled(VARIANTS[name], proof.ARCHITECTURES[1])
+    counted, there = counted_accesses(kernel), assembled_accesses(code.sass)
+    # Atomic operations have their types in other words, and the assembler may load only one half of
+    # a number of 64 bits.
+    for found in (counted, there):
+        for key in list(found):
+            if key[0].startswith("ATOM") or (key[0] == "LDG" and key[1] <= 8):
+                found[key[0], 0] += found.pop(key)
+    assert counted.keys() == there.keys()
+    # Loops that the assembler unrolls have them several times in the machine code.
+    assert counted <= there
+    if name.startswith(("grouped", "staged", "resident", "list")):
+        assert counted == there
 
 
 def test_a_tool_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

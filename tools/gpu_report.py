@@ -1,7 +1,8 @@
 """Write what the GPU kernels' machine code says into docs/gpu.md: ``make gpu-report``.
 
 The tables stand between marks in that page; what is around them is written by hand. The estimates
-are upper bounds by a roofline (S. Williams, A. Waterman, D. Patterson, 2009), not measurements.
+are upper bounds by a roofline (S. Williams, A. Waterman, D. Patterson, 2009) or by counts, not
+measurements.
 """
 
 import sys
@@ -12,7 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from spdnn.challenge import EDGES_PER_NEURON, FEATURES, SIZES
+from spdnn.challenge import DEPTHS, EDGES_PER_NEURON, FEATURES, SIZES
+from spdnn.engines.cuda.emulated.counts import Counts
 from spdnn.engines.cuda.sizes import CudaSizes
 from spdnn.io.files import whole_file
 from spdnn.network import Layer, Network
@@ -20,6 +22,15 @@ from spdnn.plan.chunks import END_CHUNK, FIRST_CHUNK
 from spdnn.plan.cuda.plan import CudaPlan, plan_cuda
 from spdnn.plan.cuda.sizes import PlanSizes, resident_choices, suits_resident
 from spdnn.recipes.power_law import power_law_layer
+from tools.gpu_bounds import (
+    FIRST_LIVE,
+    RESOURCES,
+    Costs,
+    costs_of,
+    measured_host,
+    packed_host,
+    played_by_bounds,
+)
 from tools.machine_code import (
     ARCHITECTURES,
     Loop,
@@ -29,9 +40,6 @@ from tools.machine_code import (
     occupancy,
     variants,
 )
-
-FIRST_LIVE = (54687, 40498, 23042, 12010, 6537, 4087, 2774, 2128, 1939, 1874)
-"""Live features after the first layers of 1024 neurons; other sizes are much the same."""
 
 SCHEDULERS = 4
 """Schedulers of a multiprocessor: each issues an instruction for 32 threads a clock."""
@@ -50,6 +58,9 @@ ENTRY_BYTES = 6
 
 TRAFFIC = 3 * 4
 """Bytes a neuron and feature that a launch a step moves: read by two groups, written once."""
+
+AROUND_NEURONS = ("grouped", "staged", "resident", "load", "look")
+"""Kernels whose launches cost more with more neurons; those of all others do not."""
 
 MARK = "<!-- {} -->"
 
@@ -302,6 +313,73 @@ def skew_table(kernels: list[Variant]) -> str:
     return table((*heads, "entries an edge", *times), rows)
 
 
+def counts_row(name: str, counts: Counts) -> tuple[str, ...]:
+    """A line of the table of counts."""
+    numbers = (
+        counts.warp_instructions,
+        counts.warp_multiply_adds,
+        counts.shared_load_wavefronts,
+        counts.shared_load_ideal,
+        counts.shared_store_wavefronts,
+        counts.shared_store_ideal,
+        counts.global_wavefronts,
+        counts.sectors,
+        counts.least_sectors,
+        counts.barriers,
+    )
+    return (name, *(f"{number:,.0f}" for number in numbers))
+
+
+def counts_table(costs: dict[int, Costs]) -> str:
+    """What kernels cost by counts: a thread block in a step, or a whole launch."""
+    found: dict[str, tuple[str, Counts]] = {}
+    for neurons, of_size in costs.items():
+        for launch in of_size.steady.launches:
+            name = launch.kernel
+            if name.startswith(("resident", "grouped", "staged")):
+                counts = of_size.of_step(name)
+                found.setdefault(name, (f"a block and step, {neurons:,} neurons", counts))
+        for launch in of_size.loading.launches:
+            if launch.kernel.startswith("load"):
+                a_block = launch.counts.scaled(1 / launch.counts.working)
+                found.setdefault(launch.kernel, (f"a block, {neurons:,} neurons", a_block))
+    around = costs[min(costs)]
+    rows = [counts_row(f"{name}: {what}", counts) for name, (what, counts) in found.items()]
+    for n_features, launches in around.around:
+        for name in dict.fromkeys(launch.kernel for launch in launches):
+            if not name.startswith(AROUND_NEURONS):
+                counts = around.of_launch(name, n_features)
+                rows.append(counts_row(f"{name}: a launch, {n_features:,} features", counts))
+    heads = (
+        *("kernel", "instructions", "multiply-adds", "shared loads", "at least"),
+        *("shared stores", "at least", "L1", "sectors", "distinct ones", "barriers"),
+    )
+    return table(heads, rows)
+
+
+def bounds_table(costs: dict[int, Costs]) -> str:
+    """TeraEdges/s at most by counts, of each resource and of all, in mode edges."""
+    rows = []
+    for neurons in costs:
+        for n_layers in DEPTHS:
+            now, packed = (
+                played_by_bounds(neurons, n_layers, costs[neurons], host)
+                for host in (measured_host, packed_host)
+            )
+            times = [now.of_resource(place) for place in range(len(RESOURCES))]
+            times += [now.kernels, now.seconds, packed.seconds]
+            most, share = max(packed.shares().items(), key=lambda item: item[1])
+            rows.append(
+                (
+                    f"{neurons} x {n_layers}",
+                    *(f"{now.rate(seconds):,.0f}" for seconds in times),
+                    f"{most}, {share:.0%}",
+                )
+            )
+    heads = ("network", *RESOURCES, "kernels", "all, 64 to 96 µs", "all, 3 µs", "binds")
+    return table(heads, rows)
+
+
 def with_tables(page: str, tables: dict[str, str]) -> str:
     """The page with its tables replaced.
 
@@ -335,6 +413,8 @@ def main(page: Path) -> None:
         "estimates": estimate_table(kernels),
         "skew": skew_table(kernels),
     }
+    costs = {neurons: costs_of(neurons) for neurons in SIZES}
+    tables |= {"counts": counts_table(costs), "bounds": bounds_table(costs)}
     text = with_tables(page.read_text(), tables)
     with whole_file(page) as file:
         file.write(text.encode())

@@ -26,6 +26,7 @@ from spdnn.engines.cuda.device import DeviceArray, SimulatedDevice, view_of
 from spdnn.engines.cuda.engine import CudaEngine
 from spdnn.engines.cuda.kernels import gpu
 from spdnn.engines.cuda.sizes import CudaSizes
+from spdnn.engines.cuda.titles import title_of
 from spdnn.errors import DeviceError
 from spdnn.features import Features
 from spdnn.network import Layer, Network
@@ -62,14 +63,6 @@ SHARED_UNIT = 128
 
 SYSTEM_SHARED_BYTES = 1 << 10
 """Shared memory of each thread block that the system keeps."""
-
-
-MADE_OF: dict[str, tuple[str, dict[Any, str]]] = {
-    "load ones": ("bits", {1: "1 bit", 8: "8 bits", 32: "32 bits"}),
-    "load values": ("in_order", {False: "without sums", True: "with sums"}),
-    "staged": ("has_chunks", {False: "without chunks", True: "with chunks"}),
-}
-"""Kernels that have variants: what these are made of, and what they are called."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +110,7 @@ def variants() -> list[Variant]:
     """All kernels, in all the variants that the engine launches on official networks."""
     found: dict[str, Variant] = {}
 
-    def run(name: str, sizes: CudaSizes, width: int, has_groups: bool, mode: str) -> None:
+    def run(sizes: CudaSizes, width: int, has_groups: bool, mode: str) -> None:
         device = Recorder()
         engine = CudaEngine(device=device, sizes=sizes)
         eye = sp.eye_array(width, dtype=np.float32).tolil()
@@ -141,27 +134,21 @@ def variants() -> list[Variant]:
         for kernel, (signature, n_threads, shared) in device.launched.items():
             function = kernel.py_func
             options = kernel.targetoptions
-            title = function.__name__.replace("_", " ")
-            if title in ("grouped", "resident"):
-                title += name
-            if title in MADE_OF:
-                variable, called = MADE_OF[title]
-                closure = function.__closure__[function.__code__.co_freevars.index(variable)]
-                title += f" {called[closure.cell_contents]}"
+            title = title_of(kernel)
             variant = Variant(
                 title, function, signature, options.get("max_registers"), n_threads, shared
             )
             found.setdefault(title, variant)
 
     layered = PlanSizes(shared_bytes=0)
-    run(" 16 x 2", CudaSizes(layered), 8, True, "merge")
+    run(CudaSizes(layered), 8, True, "merge")
     in_chunks = replace(layered, chunk=1, skew=0)  # an output of four inputs is long
-    run("", CudaSizes(in_chunks), 8, True, "edges")
-    run(" 16 x 4", replace(CudaSizes(layered), thread_features=4), 8, True, "edges")
+    run(CudaSizes(in_chunks), 8, True, "edges")
+    run(replace(CudaSizes(layered), thread_features=4), 8, True, "edges")
     resident = PlanSizes(shared_bytes=Recorder.shared_bytes)
-    for features, width in ((16, 1024), (8, 1700), (4, 5000)):
-        run(f" {features}, groups", CudaSizes(resident), width, True, "edges")
-        run(f" {features}", CudaSizes(resident), width, False, "edges")
+    for width in (1024, 1700, 5000):  # 16, 8 and 4 features of a thread block
+        run(CudaSizes(resident), width, True, "edges")
+        run(CudaSizes(resident), width, False, "edges")
     return list(found.values())
 
 
@@ -209,8 +196,8 @@ def assembled(variant: Variant, architecture: Architecture) -> Assembled:
         source.write_text(ptx_of(variant))
         limit = variant.max_registers
         options = [f"--maxrregcount={limit}"] if limit else []
-        log = _run("ptxas", "-v", f"-arch={architecture.name}", *options, "-o", target, source)
-        sass = _run("cuobjdump", "-sass", target)
+        log = _run("-v", f"-arch={architecture.name}", *options, "-o", target, source)
+        sass = _run("-sass", target)
 
     def number(pattern: str) -> int:
         found = re.search(pattern, log)

@@ -13,6 +13,7 @@ from spdnn.engines.cuda.emulated.device import CheckedDevice
 from spdnn.engines.cuda.emulated.ptx import Address, Instruction, Kernel
 from spdnn.engines.cuda.kernels import gpu
 from spdnn.engines.cuda.sizes import CudaSizes
+from spdnn.engines.cuda.titles import title_of
 from spdnn.plan.cuda.sizes import PlanSizes
 from tests.gpu.makers import (
     IN_CHUNKS,
@@ -101,12 +102,6 @@ def launched(kind: str) -> dict[Any, tuple[Kernel, list[Case]]]:
             if places_of(code, "bar"):
                 found.setdefault(kernel, (code, []))[1].append(case)
     return found
-
-
-def title_of(kernel: Any) -> str:
-    """A kernel's name, and which of its variants it is."""
-    has = [cell.cell_contents for cell in kernel.py_func.__closure__ or ()]
-    return f"{kernel.py_func.__name__} {[each for each in has if isinstance(each, bool)]}"
 
 
 def finds(kernel: Any, places: list[int], cases_of: list[Case]) -> list[bool]:

@@ -82,7 +82,7 @@ class Program:
         self.kernel = kernel
         thread = translate(kernel, hooks)
         self.frame_bytes = thread.frame_bytes
-        _add_runner(thread, is_checked=hooks is not None)
+        _add_runner(thread, hooks)
         with _compiler:
             self._engine = _compiled(str(thread.module), 3 if hooks is None else 1)
         # A function of numbers, called without Python's lock.
@@ -191,12 +191,13 @@ _RUNNER = (
 """What the runner takes: addresses of tables, and numbers."""
 
 
-def _add_runner(thread: Thread, is_checked: bool) -> None:
+def _add_runner(thread: Thread, hooks: Hooks | None) -> None:
     """Add the function that takes blocks, one after the other, until all are taken.
 
     For each block it calls the threads' function for all threads in rounds, from barrier to
     barrier, and counts the rounds in which not all threads stand at the same barrier.
     """
+    is_checked = hooks is not None
     module = thread.module
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), [LONG] * len(_RUNNER)), "run")
     given = dict(zip(_RUNNER, function.args, strict=True))
@@ -296,6 +297,10 @@ def _add_runner(thread: Thread, is_checked: bool) -> None:
     builder.cbranch(is_left, places["turn"], places["met"])
 
     builder.position_at_end(places["met"])
+    if hooks is not None and hooks.epoch:
+        of_epoch = ir.FunctionType(LONG, [LONG, LONG]).as_pointer()
+        call = builder.inttoptr(constant(hooks.epoch), of_epoch)
+        builder.call(call, [given["checks"], builder.load(locals_["waiting"])])
     if is_checked:
         add_to(element("checks", constant(CHECKED_EPOCH)), constant(1))
     waiting = builder.icmp_unsigned("!=", builder.load(locals_["waiting"]), constant(0))

@@ -14,7 +14,11 @@ from typing import Any, NamedTuple, NoReturn
 
 from llvmlite import ir
 
-from spdnn.engines.cuda.emulated.liveness import live_at_barriers
+from spdnn.engines.cuda.emulated.liveness import (
+    live_at_barriers,
+    regions,
+    taken_together,
+)
 from spdnn.engines.cuda.emulated.ptx import (
     PREDICATE,
     Address,
@@ -42,6 +46,10 @@ LOAD, STORE, ATOMIC = range(3)
 
 IN_SHARED = 4
 """Is added to the kind of an access to shared memory."""
+
+EXECUTED = 3
+"""Place in the table of a launch that is counted: the address of the executions of each region by
+each thread, 32-bit numbers."""
 
 MOST_VALUES = 4
 """Numbers that one instruction stores at most."""
@@ -72,10 +80,25 @@ LAUNCH_NUMBERS = len(LAUNCH)
 
 @dataclass(frozen=True)
 class Hooks:
-    """Addresses of functions that are called before each access to memory and at each fence."""
+    """Addresses of functions that are called while a kernel runs; all take the table's address.
+
+    Attributes
+    ----------
+    access : int
+        Called before each access to global and shared memory.
+    fence : int
+        Called at each fence; 0 for none.
+    epoch : int
+        Called when all threads of a block stand at a barrier or have ended; 0 for none.
+    counts : bool
+        Whether threads count how often they execute each region, and accesses are told together
+        that ptxas makes one of (see `spdnn.engines.cuda.emulated.liveness`).
+    """
 
     access: int
-    fence: int
+    fence: int = 0
+    epoch: int = 0
+    counts: bool = False
 
 
 class Thread(NamedTuple):
@@ -154,6 +177,8 @@ class _Translator:
         self.thread_number, self.block_x, self.block_y, self.checks = self.function.args[4:]
         self.builder = ir.IRBuilder(self.function.append_basic_block("entry"))
         self.live = live_at_barriers(kernel)
+        self.regions = {first: place for place, (first, _) in enumerate(regions(kernel))}
+        self.together = taken_together(kernel) if hooks is not None and hooks.counts else {}
         self.n_barriers = 0
         self.number = 0
         self.instruction: Instruction | None = None
@@ -167,6 +192,7 @@ class _Translator:
             name: builder.alloca(_llvm(of), name=name[1:]) for name, of in kernel.registers.items()
         }
         self.specials = self._specials()
+        self.executed = self._executed()
         self.labels = {
             each.name: self.function.append_basic_block(each.name.strip("$"))
             for each in kernel.code
@@ -213,6 +239,25 @@ class _Translator:
             "%dynamic_smem_size": of_launch(LAUNCH.dynamic_bytes),
         }
 
+    def _executed(self) -> Any:
+        """Where the thread counts the regions that it executes; None where nobody counts."""
+        if self.hooks is None or not self.hooks.counts:
+            return None
+        builder = self.builder
+        table = builder.inttoptr(self.checks, LONG.as_pointer())
+        all_threads = builder.load(builder.gep(table, [ir.Constant(LONG, EXECUTED)]))
+        row_bytes = ir.Constant(LONG, WORD.width // 8 * len(self.regions))
+        before = builder.mul(builder.zext(self.thread_number, LONG), row_bytes)
+        return builder.inttoptr(builder.add(all_threads, before), WORD.as_pointer())
+
+    def _count(self) -> None:
+        """Count the region that begins here, if one does."""
+        region = self.regions.get(self.number)
+        if self.executed is not None and region is not None:
+            at = self.builder.gep(self.executed, [ir.Constant(LONG, region)])
+            more = self.builder.add(self.builder.load(at), ir.Constant(WORD, 1))
+            self.builder.store(more, at)
+
     def _end(self) -> None:
         """Note that the thread has ended, and return."""
         if self.builder.block.is_terminated:
@@ -227,6 +272,7 @@ class _Translator:
         if builder.block.is_terminated:
             # What no branch leads to: LLVM wants a block for it all the same.
             builder.position_at_end(self.function.append_basic_block())
+        self._count()
         translated: Callable[[Instruction], None] | None = getattr(
             self, f"_{instruction.opcode}_", None
         )
@@ -361,7 +407,7 @@ class _Translator:
 
     def _membar_(self, instruction: Instruction) -> None:
         self.builder.fence("seq_cst")
-        if self.hooks is not None:
+        if self.hooks is not None and self.hooks.fence:
             self._call(self.hooks.fence, [self.checks, self.thread_number])
 
     _fence_ = _membar_
@@ -436,11 +482,12 @@ class _Translator:
         self, at: Any, of: Type, count: int, space: str, kind: int, values: list[Any] | None = None
     ) -> Any:
         """Where an access goes: to `at`, or where the checks say that it does no harm."""
-        if self.hooks is None or space == "local":
+        together = self.together.get(self.number, 1)
+        if self.hooks is None or space == "local" or not together:
             return at
         words = [self._as_long(value) for value in values or []]
         words += [ir.Constant(LONG, 0)] * (MOST_VALUES - len(words))
-        numbers = (of.n_bytes, count, kind + (IN_SHARED if space == "shared" else 0))
+        numbers = (of.n_bytes, count * together, kind + (IN_SHARED if space == "shared" else 0))
         constants = [ir.Constant(LONG, number) for number in (*numbers, self.number)]
         thread = self.builder.zext(self.thread_number, LONG)
         return self._call(self.hooks.access, [self.checks, at, thread, *constants, *words])
