@@ -31,14 +31,14 @@ def test_a_run_of_many_layers_is_played_back_with_a_launch_a_step() -> None:
     assert [each.first for each in grouped] == list(range(120))
     lists = of_kind(asked, "launch", "list")
     assert [each.end for each in lists] == list(range(1, 121))
-    n_captured = sum(each.is_captured for each in grouped)
-    assert n_captured == 8 * len(of_kind(asked, "graph"))
     assert {each.grid[0] for each in grouped} == {4096 // 16 // 8}
     # The first launch is for all features, the last one for those that are left.
     assert grouped[0].grid[1] == -(-FEATURES // 64)
     assert grouped[-1].grid[1] == -(-1801 // 64)
     assert len(of_kind(asked, "launch", "load")) == 1
-    assert of_kind(asked, "read")
+    # Each number for which the host waits has been asked for before.
+    waits = [each.number for each in of_kind(asked, "wait")]
+    assert waits == [each.number for each in of_kind(asked, "read later")][: len(waits)]
 
 
 def test_a_resident_run_is_played_back_with_a_launch_a_segment() -> None:
@@ -152,3 +152,17 @@ def test_the_host_and_its_waits_are_part_of_a_run(monkeypatch: pytest.MonkeyPatc
     assert run.rate(1.0) == pytest.approx(FEATURES * 1024 * EDGES_PER_NEURON * 120 / 1e12)
     assert "3 waits" not in bounds.printed(run)
     assert "host 12000.000 ms and 1 waits" in bounds.printed(run)
+
+
+def test_what_is_launched_before_the_host_waits_hides_the_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    launch = Asked("launch", "list", (1,), 0, 0)
+    asked = (launch, Asked("read later"), launch, Asked("wait"), launch)
+    monkeypatch.setattr(bounds, "asked_for", lambda *_: asked)
+    a_second = bounds.H200.clock * bounds.H200.schedulers
+    around = [(count, [counted("list", warp_instructions=a_second)]) for count in (1, 2)]
+    run = bounds.played_by_bounds(1024, 120, costs_with(around=around), lambda _: 0.1)
+    # The host waits for the first launch while the second one runs.
+    assert run.seconds == pytest.approx(0.1 + 3, abs=1e-3)
+    assert run.n_waits == 1

@@ -78,9 +78,6 @@ COPY_SECONDS = 5e-6
 COPY_RATE = 10e9
 """Bytes a second of copies from and to memory of the host that is not pinned. Assumed."""
 
-GRAPH_SECONDS = 10e-6
-"""Seconds of the host for launching a graph. Assumed."""
-
 HOST_SECONDS = {"grouped": 64e-6, "staged": 94e-6, "resident": 96e-6, "list": 66e-6}
 """Seconds of the host for a launch, by the beginning of the kernel's name: the arguments, measured
 with the driver stubbed on a Xeon of 2.6 GHz. Any other kernel is taken to be as a list."""
@@ -482,6 +479,7 @@ def played_by_bounds(
     of: dict[tuple[str, tuple[int, ...], int, int, int], Bound] = {}
     host = gpu = waited = kernels = 0.0
     n_waits = 0
+    comes: dict[int, float] = {}
     for asked in asked_for(neurons, n_layers):
         if asked.kind == "launch":
             # What follows a step sees as many features as it.
@@ -498,13 +496,17 @@ def played_by_bounds(
             if key not in of:
                 of[key] = bound_of(asked, n, costs)
             bounds.append(of[key])
-            host += 0.0 if asked.is_captured else host_seconds(asked.kernel)
+            host += host_seconds(asked.kernel)
             gpu = max(gpu, host) + LAUNCH_GAP + of[key].least
             kernels += of[key].least
-        elif asked.kind == "capture":
-            host += host_seconds(asked.kernel)
-        elif asked.kind == "graph":
-            host += GRAPH_SECONDS
+        elif asked.kind == "read later":
+            host += COPY_SECONDS
+            gpu = max(gpu, host)
+            comes[asked.number] = gpu
+        elif asked.kind == "wait":
+            n_waits += 1
+            waited += max(0.0, comes[asked.number] - host) + WAIT_SECONDS
+            host = max(host, comes[asked.number]) + WAIT_SECONDS
         elif asked.kind == "write":
             host += COPY_SECONDS + asked.n_bytes / COPY_RATE
         elif asked.kind == "fill":

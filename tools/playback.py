@@ -4,14 +4,13 @@ The engine runs with a plan of as many steps as the network has, made of the fir
 launches nothing. Where the engine reads how many features are live, it is told what is known.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from spdnn.engines.cuda.device import DeviceArray, SimulatedDevice, at_least_one
+from spdnn.engines.cuda.device import DeviceArray, Pending, SimulatedDevice, at_least_one, in_memory
 from spdnn.engines.cuda.engine import CudaEngine
 from spdnn.engines.cuda.kernels.records import Span
 from spdnn.engines.cuda.sizes import CudaSizes
@@ -34,19 +33,19 @@ class Asked:
 
     Attributes
     ----------
-    kind : {"launch", "graph", "capture", "write", "read", "fill"}
-        A launch; the launch of a graph, whose kernels follow; a launch that a graph is made of,
-        once; a copy to the device or from it; memory that is filled with a byte.
+    kind : {"launch", "write", "read", "read later", "wait", "fill"}
+        A launch; a copy to the device; a copy from it for which the host waits at once, or later,
+        and the wait for one of these; memory that is filled with a byte.
     kernel : str
         The kernel's name, and which of its variants it is.
     grid : tuple of int
         Thread blocks.
     first, end : int
         The steps that it is for, from 0 and without the last one, or the one it comes after.
-    is_captured : bool
-        Whether a graph launches it.
     n_bytes : int
         Bytes that are copied or filled.
+    number : int
+        Which of the copies for which the host waits later.
     """
 
     kind: str
@@ -54,8 +53,8 @@ class Asked:
     grid: tuple[int, ...] = ()
     first: int = 0
     end: int = 0
-    is_captured: bool = False
     n_bytes: int = 0
+    number: int = 0
 
 
 class Playback(SimulatedDevice):
@@ -88,7 +87,7 @@ class Playback(SimulatedDevice):
         self.n_live = n_live
         self.asked: list[Asked] = []
         self._done = 0
-        self._is_captured = self._captures = False
+        self._n_later = 0
 
     def empty(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> DeviceArray:
         """An array of zeros; a large one has no memory."""
@@ -97,7 +96,7 @@ class Playback(SimulatedDevice):
         if int(np.prod(sizes)) * array.itemsize <= LARGEST_KEPT:
             array = np.zeros(sizes, dtype)
         array = np.broadcast_to(array, sizes) if array.shape != sizes else array
-        return DeviceArray(array, array)
+        return in_memory(array)
 
     def view(self, array: DeviceArray, dtype: npt.DTypeLike) -> DeviceArray:
         """An array of as many bytes."""
@@ -117,8 +116,19 @@ class Playback(SimulatedDevice):
 
     def read(self, array: DeviceArray, count: int | None = None) -> npt.NDArray[Any]:
         """What is known, where one number is read: how many features are live."""
-        taken = super().read(array, count)
+        taken = self._known(super().read(array, count))
         self.asked.append(Asked("read", n_bytes=taken.nbytes))
+        return taken
+
+    def read_later(self, array: DeviceArray) -> Pending:
+        """The same, and the host waits for it later."""
+        number = self._n_later
+        self._n_later += 1
+        host = self._known(array.memory.copy())
+        self.asked.append(Asked("read later", n_bytes=host.nbytes, number=number))
+        return Pending(host, lambda: self.asked.append(Asked("wait", number=number)))
+
+    def _known(self, taken: npt.NDArray[Any]) -> npt.NDArray[Any]:
         if taken.dtype == np.int32 and taken.size == 1 and self._done:
             taken[0] = self.n_live[self._done - 1]
         return taken
@@ -133,30 +143,13 @@ class Playback(SimulatedDevice):
     ) -> None:
         """Note a launch, and which steps it is for."""
         title = title_of(kernel)
-        if self._captures:
-            self.asked.append(Asked("capture", title, grid))
-            return
         spans = [argument for argument in arguments if isinstance(argument, Span)]
         first = self._done
         if spans:
             first, self._done = spans[0].first_step, spans[0].end_step
         elif title.startswith("grouped"):
             self._done += 1
-        self.asked.append(Asked("launch", title, grid, first, self._done, self._is_captured))
-
-    def captured(self, work: Callable[[], None]) -> Callable[[], None]:
-        """Note the launches once as those of a graph, and again each time that it is launched."""
-        self._captures = True
-        work()
-        self._captures = False
-
-        def graph() -> None:
-            self.asked.append(Asked("graph"))
-            self._is_captured = True
-            work()
-            self._is_captured = False
-
-        return graph
+        self.asked.append(Asked("launch", title, grid, first, self._done))
 
 
 def repeated(plan: CudaPlan, n_layers: int) -> CudaPlan:

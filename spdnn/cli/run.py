@@ -280,8 +280,8 @@ def _device_rows(result: Result) -> list[tuple[str, str]]:
     """Rows of the time of inference by the clock of a device, if there is one."""
     if result.device is None:
         return []
-    kernels, copies = result.device
-    parts = (("kernels", kernels), ("copies", copies), ("rest", result.seconds.inference - kernels))
+    stream, copies = result.device
+    parts = (("stream", stream), ("copies", copies), ("rest", result.seconds.inference - stream))
     return [(f"  {name}", f"{part:10.3f} s") for name, part in parts]
 
 

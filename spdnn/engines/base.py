@@ -34,13 +34,13 @@ class DeviceSeconds(NamedTuple):
 
     Attributes
     ----------
-    kernels : float
-        From the first kernel to the last one; gaps between kernels count.
+    stream : float
+        From the first kernel to the last one, of each batch; gaps between kernels count.
     copies : float
-        Copying weights and inputs that did not fit before. Copies overlap with kernels.
+        Copying weights and inputs that did not fit before. Copies of weights overlap with kernels.
     """
 
-    kernels: float
+    stream: float
     copies: float
 
 

@@ -79,14 +79,14 @@ class DeviceTime(NamedTuple):
 
     Attributes
     ----------
-    kernels : float
-        Seconds from the first kernel to the last of each stage.
+    stream : float
+        Seconds from the first kernel to the last one, of each batch; gaps between kernels count.
     copies : float
-        Seconds of copying weights and inputs that did not fit before. Copies overlap with
-        kernels.
+        Seconds of copying weights and inputs that did not fit before. Copies of weights overlap
+        with kernels.
     """
 
-    kernels: float
+    stream: float
     copies: float
 
 

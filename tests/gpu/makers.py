@@ -67,8 +67,6 @@ def run(
     if device is None:
         device = device_with(n_bytes)
     engine = CudaEngine(device=device, sizes=sizes_with(shared_bytes, sizes))
-    if not isinstance(device, SimulatedDevice):
-        engine.compile(network)  # as every caller does: nothing is loaded within a graph's capture
     plan = engine.plan(network, mode)
     return engine.run(plan, engine.load(plan, features), activations=True, **options)
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import spdnn.engines.cuda.run as cuda_run
-from spdnn import DeviceError, Features, Layer, Network, infer
+from spdnn import DataError, DeviceError, Features, Layer, Network, infer
 from spdnn.engines.cuda.device import SimulatedDevice
 from spdnn.engines.cuda.engine import CudaEngine
 from spdnn.engines.cuda.kernels import gpu
@@ -98,14 +98,15 @@ def test_a_layer_without_outputs_leaves_nothing_live() -> None:
 
 @pytest.mark.parametrize("n_features", [6, 100])  # of the latter, several thread blocks list
 @pytest.mark.parametrize("mode", MODES)
-def test_steps_run_as_graphs_give_the_same(
-    mode: str, n_features: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("shared_bytes", [NOT_IN_SHARED, IN_SHARED])
+def test_segments_that_are_joined_give_the_same(
+    mode: str, shared_bytes: int, n_features: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cuda_run, "SEGMENT_ENDS", (1, 8))
-    monkeypatch.setattr(cuda_run, "CAPTURED_STEPS", 2)
-    monkeypatch.setattr(cuda_run, "LEAST_CAPTURED", 1)
+    # As if few features had gone in every segment: 1, 1, 2 and 4 of them at a time.
+    monkeypatch.setattr(cuda_run, "SEGMENT_ENDS", range(1, 10))
+    monkeypatch.setattr(cuda_run, "QUIET", 1.0)
     case = many_layers(n_features)
-    assert_as_reference(run(*case, mode), *case, mode)
+    assert_as_reference(run(*case, mode, shared_bytes), *case, mode)
 
 
 class NotingDevice(SimulatedDevice):
@@ -175,6 +176,24 @@ def test_equal_features_are_carried_once(shared_bytes: int) -> None:
     assert output.edges_evaluated[1] == 4 * 4
 
 
+@pytest.mark.parametrize(("mode", "shared_bytes"), [("edges", NOT_IN_SHARED), ("merge", IN_SHARED)])
+def test_runs_leave_nothing_to_later_ones(mode: str, shared_bytes: int) -> None:
+    network, features = many_layers(n_layers=3)
+    other = many_layers(n_features=7, n_layers=3)[1]
+    largest = np.full(features.n_nonzeros, 3e38, np.float32)
+    too_large = Features(9, features.indptr, features.indices, largest)
+    engine = CudaEngine(device=device_with(None), sizes=sizes_with(shared_bytes))
+    plan = engine.plan(network, mode)
+    batches = [(each, engine.load(plan, each)) for each in (features, other)]
+    for each, loaded in (*batches, batches[0]):
+        output = engine.run(plan, loaded, activations=True)
+        assert_as_reference(output, network, each, mode)
+    with pytest.raises(DataError, match="activations beyond"):
+        engine.run(plan, engine.load(plan, too_large))
+    output = engine.run(plan, batches[0][1], activations=True)
+    assert_as_reference(output, network, features, mode)
+
+
 def test_features_are_never_merged_by_hash_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_hash(y_bits, n_neurons, features, hashes) -> None:
         """Leave all codes as they are: equal."""
@@ -208,7 +227,7 @@ def test_infer_runs_it_and_tells_the_devices_time(monkeypatch: pytest.MonkeyPatc
     np.testing.assert_array_equal(result.activations, expected.activations)
     assert result.layers == expected.layers
     assert result.device is not None
-    assert 0 < result.device.kernels <= result.seconds.inference
+    assert 0 < result.device.stream <= result.seconds.inference
 
 
 @simulated

@@ -4,8 +4,9 @@ It cannot tell that CuPy does what its documentation says; it can tell that the 
 and that what a copy reads from stays where it is until its stream has been waited for.
 """
 
-import weakref
-from collections.abc import Callable
+import ctypes
+from collections.abc import Iterator
+from itertools import islice
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,6 +18,7 @@ from spdnn.engines.cuda import gpu_device
 from spdnn.engines.cuda.engine import CudaEngine
 from spdnn.engines.cuda.gpu_device import open_gpu
 from spdnn.engines.cuda.kernels import gpu
+from tests.gpu.cupy_stand_in import FACTS, CudaError, Stream, stand_in_for_cupy
 from tests.gpu.makers import (
     IN_SHARED,
     NOT_IN_SHARED,
@@ -31,116 +33,50 @@ pytestmark = [
 ]
 
 
-class CudaError(RuntimeError):
-    """An error of CUDA."""
+class PackedLaunch:
+    """A launch in the simulator, of nothing but the parameters that a GPU would be given."""
+
+    def __init__(
+        self, function: Any, n_threads: int, parameters: bytes, shared: int, stream: int
+    ) -> None:
+        self.kernel, stand_ins = function
+        self.n_threads, self.shared = n_threads, shared
+        numbers = iter(np.frombuffer(parameters, np.int64).tolist())
+        self.arguments = [arguments_from(numbers, stand_in) for stand_in in stand_ins]
+        assert next(numbers, None) is None
+        assert stream == Stream.ptr
+
+    def __call__(self, grid: tuple[int, ...]) -> None:
+        self.kernel[grid, self.n_threads, 0, self.shared](*self.arguments)
 
 
-class Event:
-    def synchronize(self) -> None:
-        pass
-
-
-class Stream:
-    """Remembers from what it copies, until somebody waits."""
-
-    ptr = 1
-
-    def __init__(self, null: bool = False, non_blocking: bool = False) -> None:
-        self.sources: list[Callable[[], Any]] = []
-        self.is_capturing = False
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    def synchronize(self) -> None:
-        assert all(source() is not None for source in self.sources), "freed while it was copied"
-        self.sources.clear()
-
-    def record(self, event: Event | None = None) -> Event:
-        return event or Event()
-
-    def wait_event(self, event: Event) -> None:
-        assert isinstance(event, Event)
-
-    def begin_capture(self, mode: int | None = None) -> None:
-        self.is_capturing = True
-
-    def end_capture(self) -> Any:
-        self.is_capturing = False
-        return SimpleNamespace(launch=lambda stream: stream)
-
-
-class Array:
-    """cupy.ndarray; the simulator's kernels take the `array` in it."""
-
-    def __init__(self, array: np.ndarray) -> None:
-        self.array, self.nbytes, self.data = array, array.nbytes, self
-
-    def __getitem__(self, part: slice) -> "Array":
-        return Array(self.array[part])
-
-    def set(self, arr: np.ndarray, stream: Stream) -> None:
-        assert (arr.dtype, arr.shape) == (self.array.dtype, self.array.shape)
-        self.array[...] = arr
-        while isinstance(arr.base, np.ndarray):
-            arr = arr.base
-        stream.sources.append(weakref.ref(arr))
-
-    def get(self, stream: Stream) -> np.ndarray:
-        stream.synchronize()
-        return self.array.copy()
-
-    def view(self, dtype: Any) -> "Array":
-        return Array(self.array.view(dtype))
-
-    def memset_async(self, value: int, size: int, stream: Stream) -> None:
-        assert size == self.nbytes
-        self.array.view(np.uint8)[...] = value
-
-
-FACTS = {
-    "name": b"Stand-in", "major": 9, "minor": 0, "multiProcessorCount": 2,
-    "sharedMemPerBlockOptin": IN_SHARED,
-}  # fmt: skip
+def arguments_from(numbers: Iterator[int], stand_in: Any) -> Any:
+    """Arguments of the types of others, from the parameters that they have become."""
+    if isinstance(stand_in, tuple):
+        return type(stand_in)(*(arguments_from(numbers, each) for each in stand_in))
+    if not isinstance(stand_in, np.ndarray):
+        return next(numbers)
+    meminfo, parent, size, itemsize, address = islice(numbers, 5)
+    shape, strides = (tuple(islice(numbers, stand_in.ndim)) for _ in range(2))
+    assert (meminfo, parent, itemsize) == (0, 0, stand_in.itemsize)
+    assert size == np.prod(shape)
+    memory = (ctypes.c_byte * (size * itemsize)).from_address(address)
+    return np.ndarray(shape, stand_in.dtype, memory, strides=strides)
 
 
 @pytest.fixture(autouse=True)
 def cupy(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """The stand-in, which `open_gpu` takes for CuPy."""
-    runtime = SimpleNamespace(
-        getDeviceCount=lambda: 1,
-        getDeviceProperties=lambda number: FACTS,
-        memGetInfo=lambda: (9000, 9000),
-        CUDARuntimeError=CudaError,
-    )
-    of_cuda = SimpleNamespace(
-        runtime=runtime,
-        driver=SimpleNamespace(CUDADriverError=CudaError),
-        memory=SimpleNamespace(OutOfMemoryError=MemoryError),
-        Device=lambda number: SimpleNamespace(use=lambda: None),
-        Stream=Stream,
-        Event=Event,
-        get_elapsed_time=lambda start, end: 1.0,
-        alloc_pinned_memory=bytearray,
-    )
-    made = SimpleNamespace(
-        cuda=of_cuda,
-        empty=lambda shape, dtype: Array(np.full(shape, 77, dtype)),
-        get_default_memory_pool=lambda: SimpleNamespace(free_bytes=lambda: 0),
-    )
+    made = stand_in_for_cupy()
     compiler = SimpleNamespace(
         select_device=lambda number: None,
-        external_stream=lambda ptr: 0,
-        as_cuda_array=lambda array, sync: array.array,
         CudaSupportError=CudaError,
     )
     door = SimpleNamespace(
         cuda=compiler,
-        compile_for=gpu.compile_for,
-        let_share=gpu.let_share,
+        loaded=lambda kernel, stand_ins: (kernel, stand_ins),
+        let_share=lambda function, n_bytes: None,
+        PackedLaunch=PackedLaunch,
         launch_errors=lambda: (CudaError,),
     )
     monkeypatch.setattr(gpu_device, "_import_cupy", lambda: made)
@@ -163,18 +99,6 @@ def test_a_run_fits_together_in_core_and_streamed(
         assert loaded.weights.is_streamed == is_streamed
         output = engine.run(plan, loaded, activations=True)
         assert_as_reference(output, network, features, mode)
-
-
-def test_a_capture_that_fails_says_what_went_wrong_first() -> None:
-    device: Any = open_gpu()
-    assert device.captured(lambda: None)() is device._stream
-
-    def fail() -> None:
-        raise ValueError("first")
-
-    with pytest.raises(ValueError, match="first"):
-        device.captured(fail)
-    assert not device._stream.is_capturing
 
 
 def fails(*given: Any) -> Any:
@@ -200,7 +124,7 @@ def test_a_launch_that_fails_is_one_line(cupy: SimpleNamespace) -> None:
     engine = CudaEngine(device=open_gpu(), sizes=sizes_with(IN_SHARED))
     plan = engine.plan(network, "edges")
     loaded = engine.load(plan, features)
-    engine.device.launch = fails  # type: ignore[method-assign]
+    engine.device.prepared = fails  # type: ignore[method-assign]
     with pytest.raises(DeviceError) as raised:
         engine.run(plan, loaded)
     message = "GPU 0 (Stand-in) failed: CUDA error: what the driver says"

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spdnn.engines.base import OverflowingError
-from spdnn.engines.cuda.device import HINT, Device
+from spdnn.engines.cuda.device import HINT, Device, Launch, Pending
 from spdnn.engines.cuda.kernels.carried import window_of
 from spdnn.engines.cuda.kernels.gpu import WARP
 from spdnn.engines.cuda.kernels.records import FeatureList, Rows, Tiles
@@ -113,7 +113,7 @@ class Carried:
     n_features : int
         Features of the run.
     n : int
-        Features carried, as far as the host knows: an upper bound until it reads the number.
+        Features carried, as far as the host knows: an upper bound.
     y : list of DeviceArray
         Two buffers of activations, in tiles.
     lists : list of FeatureList
@@ -133,8 +133,10 @@ class Carried:
     partial, arrived : DeviceArray
         Partial sums and counters for the chunks of long outputs; see
         `spdnn.engines.cuda.kernels.records.ChunkSums`.
-    places : DeviceArray
-        The numbers from 0.
+    places, numbers : DeviceArray
+        The numbers from 0 to the capacity, and to the number of features of the run (excluded).
+    ones : DeviceArray
+        Ones for as many features as there is room for.
     most_added : int
         Inputs that are added in one place as they are loaded, at most.
     n_neurons : int
@@ -165,14 +167,20 @@ class Carried:
         meetings = (self.capacity // minibatch, plan.max_chunks)
         self.partial = device.empty((*meetings, minibatch), np.float32)
         self.arrived = device.empty(meetings, np.int32)
-        for array in (self.flags, self.cursor, self.counts, self.arrived):
-            device.fill_bytes(array, 0)
         self.steps = copied(device, plan.arrays.steps)
-        self.places = copied(device, np.arange(self.capacity, dtype=np.int32))
+        self.places = copied(device, np.arange(self.capacity + 1, dtype=np.int32))
+        self.numbers = copied(device, np.arange(n_features, dtype=np.int64))
+        self.ones = copied(device, np.ones(self.capacity, dtype=np.int64))
         self.position = copied(device, plan.load_position)
         self.most_added = int(np.bincount(plan.load_position)[: plan.n_loaded].max(initial=0))
         self.at = self.of = self.n = 0
         self.n_neurons = plan.n_loaded
+        self._listing: dict[tuple[int, bool, bool, bool], list[Launch]] = {}
+
+    def begin(self) -> None:
+        """Forget what an earlier run has left, also where that has failed."""
+        for array in (self.flags, self.counts, self.arrived):
+            self.device.fill_bytes(array, 0)
 
     @property
     def features(self) -> FeatureList:
@@ -187,15 +195,23 @@ class Carried:
 
     def load(self, inputs: Inputs, start: int, stop: int) -> None:
         """Take features `start` to `stop` up from their inputs."""
-        n = stop - start
-        self._begin(np.arange(start, stop, dtype=np.int64), np.ones(n, dtype=np.int64), 0)
+        n, device = stop - start, self.device
+        self.at = self.of = 0
+        self.n = n
+        features = self.features
+        # All of it is on the device: nothing is copied from the host.
+        device.copy(features.live, self.places, 0, n)
+        device.copy(features.n_live, self.places, n, 1)
+        device.copy(features.ids, self.numbers, start, n)
+        device.copy(features.stands_for, self.ones, 0, n)
+        device.fill_bytes(self.cursor, 0)
         if inputs.has_values:
             kernel, n_windows = self.kernels.load_values(self.most_added > 1), 1
         else:
             bits = next(bits for bits in COUNT_BITS if self.most_added < 1 << bits)
             kernel = self.kernels.load_ones(bits)
             n_windows = max(1, -(-self.plan.n_loaded // window_of(bits)))
-        self.device.launch(
+        device.launch(
             kernel,
             (-(-n // WARP), n_windows),
             self.kernels.sizes.threads,
@@ -215,22 +231,16 @@ class Carried:
         padded = np.zeros((-(-n // WARP) * WARP, n_neurons), dtype=np.float32)
         padded[:n] = survivors.activations
         tiles = padded.reshape(-1, WARP, n_neurons).transpose(0, 2, 1)
-        self._begin(survivors.ids, survivors.stands_for, first_step)
-        self.device.write(self.y[0], np.ascontiguousarray(tiles).reshape(-1))
-
-    def _begin(
-        self, ids: npt.NDArray[np.int64], stands_for: npt.NDArray[np.int64], first_step: int
-    ) -> None:
-        """List features whose activations stand, or will stand, in buffer 0 in their order."""
         device = self.device
         self.at = self.of = 0
-        self.n = ids.size
+        self.n = n
         features = self.features
-        device.write(features.live, np.arange(self.n, dtype=np.int32))
-        device.write(features.ids, ids)
-        device.write(features.stands_for, stands_for)
-        device.write(features.n_live, np.array([self.n], dtype=np.int32))
+        device.write(features.live, np.arange(n, dtype=np.int32))
+        device.write(features.ids, survivors.ids)
+        device.write(features.stands_for, survivors.stands_for)
+        device.write(features.n_live, np.array([n], dtype=np.int32))
         device.write(self.cursor, np.array([first_step], dtype=np.int64))
+        device.write(self.y[0], np.ascontiguousarray(tiles).reshape(-1))
 
     def download(self, *, whole: bool) -> Survivors:
         """Copy the features to the host, their activations only if the `whole` is wanted."""
@@ -256,8 +266,11 @@ class Carried:
         )
         return n_tiles, max(1, n_parts)
 
-    def require_finite(self) -> None:
-        """Raise (DataError) if a feature that is carried has an activation that is not finite."""
+    def look_for_overflow(self) -> Pending:
+        """Look for a feature that is carried and has an activation that is not finite.
+
+        The number to come is that of the first one, or larger than any.
+        """
         device, kernels = self.device, self.kernels
         device.fill_bytes(self.not_finite, NOBODY)
         device.launch(
@@ -266,13 +279,13 @@ class Carried:
             kernels.sizes.threads,
             (self.y[self.at], self.n_neurons, self.features, self.not_finite),
         )
-        found = int(device.read(self.not_finite)[0])
-        if found < self.n_features:
-            raise OverflowingError(found)
+        return device.read_later(self.not_finite)
 
-    def read_n(self) -> None:
-        """Learn how many features are carried."""
-        self.n = int(self.device.read(self.features.n_live)[0])
+    def require_finite(self, found: Pending) -> None:
+        """Raise (DataError) if `look_for_overflow` has found a feature."""
+        feature = int(found.value()[0])
+        if feature < self.n_features:
+            raise OverflowingError(feature)
 
     def shorten(self, *, after_step: bool = False, in_place: bool = False) -> None:
         """Keep the features whose flags are set; the lists change places.
@@ -284,20 +297,31 @@ class Carried:
         in_place : bool
             Whether the activations of the features are in the order of the list.
         """
+        n_blocks = max(1, -(-self.n // self.kernels.sizes.listed))
+        key = self.of, after_step, in_place, n_blocks > 1
+        if key not in self._listing:
+            self._listing[key] = self._prepared_listing(after_step, in_place, n_blocks > 1)
+        for launch in self._listing[key]:
+            launch((n_blocks,))
+        self.of = 1 - self.of
+
+    def _prepared_listing(self, after_step: bool, in_place: bool, is_long: bool) -> list[Launch]:
+        """Launches that list features: one, or two where several thread blocks do."""
         kernels, features = self.kernels, self.features
         if in_place:
             features = features._replace(live=self.places)
         lists = self.flags, features, self.lists[1 - self.of]
         step, results = (int(after_step), self.cursor), (self.steps, self.counts)
-        threads, n_blocks = kernels.sizes.list_threads, -(-self.n // kernels.sizes.listed)
-        if n_blocks <= 1:
-            self.device.launch(kernels.list_carried, (1,), threads, (*lists, *step, *results))
-        else:
-            counting = self.flags, features, *step, *results, self.kept
-            self.device.launch(kernels.count_carried, (n_blocks,), threads, counting)
-            listing = *lists, *step, self.kept
-            self.device.launch(kernels.list_counted, (n_blocks,), threads, listing)
-        self.of = 1 - self.of
+        threads = kernels.sizes.list_threads
+        if not is_long:
+            arguments = *lists, *step, *results
+            return [self.device.prepared(kernels.list_carried, threads, arguments)]
+        counting = self.flags, features, *step, *results, self.kept
+        listing = *lists, *step, self.kept
+        return [
+            self.device.prepared(kernels.count_carried, threads, counting),
+            self.device.prepared(kernels.list_counted, threads, listing),
+        ]
 
     def after_step(self, step: int) -> None:
         """Note that the activations are those after a step."""

@@ -19,7 +19,7 @@ from spdnn.engines.cuda.placing import (
     place_inputs,
     place_weights,
 )
-from spdnn.engines.cuda.run import Run
+from spdnn.engines.cuda.run import Room, Run
 from spdnn.engines.cuda.sizes import CudaSizes, kernels_of, sizes_for
 from spdnn.errors import PlanError
 from spdnn.features import Features
@@ -59,6 +59,7 @@ class CudaEngine:
         self.kernels = kernels_of(self.sizes)
         self.plan_facts = asdict(self.sizes.plan)
         self._weights: tuple[CudaPlan, Weights] | None = None
+        self._room: Room | None = None
 
     def compile(self, network: Network) -> None:
         """Compile the kernels that a network needs: tiny networks of the same types are run.
@@ -83,7 +84,7 @@ class CudaEngine:
         if not sizes.shared_bytes:  # where long outputs are cut
             in_chunks = replace(sizes, chunk=1, skew=0)
             self._try([shared], "edges", in_chunks, has_values=False)
-        self._weights = None
+        self._weights = self._room = None
 
     def _try(self, weights: list[Any], mode: str, sizes: PlanSizes, *, has_values: bool) -> None:
         """Run a network of some weights with each number of features that has its own kernel."""
@@ -111,23 +112,34 @@ class CudaEngine:
         return CudaPlan.from_parts(facts, array)
 
     def load(self, plan: CudaPlan, features: Features) -> Loaded:
-        """Bring weights and inputs to the device, as far as they fit.
+        """Bring weights and inputs to the device, as far as they fit, and take room for a run.
 
-        The weights stay for further features.
+        The weights stay for further features, and so does the room for as many of them. Several
+        batches of features that are loaded at a time share the room of one.
         """
         with self.device.errors():
+            # What is not wanted any more makes room first. A run that was ended early may have left
+            # work that is still going on.
+            self.device.wait()
+            self._room = None
             if self._weights is None or self._weights[0] is not plan:
-                # What is not wanted any more makes room first. A run that was ended early may have
-                # left a copy ahead that is still going on.
-                self.device.wait()
                 self._weights = None
                 self._weights = plan, place_weights(self.device, plan)
             inputs = None
             n_bytes = features.n_nonzeros * (features.indices.itemsize + 4 * has_values(features))
             if n_bytes <= INPUT_SHARE * self.device.free_bytes():
                 inputs = place_inputs(self.device, features, 0, features.n_features)
+            loaded = Loaded(features, self._weights[1], inputs)
+            self._room = Room(self.device, self.kernels, plan, loaded)
             self.device.wait()
-            return Loaded(features, self._weights[1], inputs)
+            return loaded
+
+    def _room_for(self, plan: CudaPlan, loaded: Loaded) -> Room:
+        """The room that was taken last, or other room if that is for something else."""
+        if self._room is None or not self._room.suits(loaded):
+            self._room = None
+            self._room = Room(self.device, self.kernels, plan, loaded)
+        return self._room
 
     def run(
         self,
@@ -139,10 +151,12 @@ class CudaEngine:
     ) -> Output:
         """Run features through all layers; see `spdnn.engines.base.Engine`."""
         with self.device.errors():
-            return Run(self.device, self.kernels, plan, loaded, activations, progress).output()
+            room = self._room_for(plan, loaded)
+            run = Run(self.device, self.kernels, plan, loaded, room, activations, progress)
+            return run.output()
 
     def close(self) -> None:
-        """Give back the device memory that weights take. It may be called twice."""
+        """Give back the device memory of weights and runs. It may be called twice."""
         with self.device.errors():
             self.device.wait()
-            self._weights = None
+            self._weights = self._room = None

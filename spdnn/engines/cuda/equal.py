@@ -1,15 +1,31 @@
 """Features that have become equal, found and merged on the device."""
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
 from spdnn.engines.cuda.carried import NOBODY, Carried
-from spdnn.engines.cuda.device import Device
+from spdnn.engines.cuda.device import Device, Pending
 from spdnn.engines.cuda.kernels.carried import EMPTY
 from spdnn.engines.cuda.kernels.records import HashTable
-from spdnn.engines.cuda.placing import copied
 from spdnn.engines.cuda.sizes import Kernels
 from spdnn.engines.looks import Looks, expand_stand_ins
+
+
+class Look(NamedTuple):
+    """A look for equal features that was launched.
+
+    Attributes
+    ----------
+    layer : int
+        The layer that was run last, counted from 1.
+    n_before : Pending
+        Features that are looked at.
+    """
+
+    layer: int
+    n_before: Pending
 
 
 class EqualFeatures:
@@ -39,7 +55,7 @@ class EqualFeatures:
         self.merged = np.zeros(n_layers, dtype=np.int64)
         self._n_features = n_features
         self._looks = Looks()
-        self._stand_in = copied(device, np.arange(n_features, dtype=np.int64))
+        self._stand_in = device.empty(n_features, np.int64)
         n_slots = 2 << capacity.bit_length()
         self._hashes = HashTable(
             codes=device.empty(capacity, np.uint64),
@@ -49,10 +65,21 @@ class EqualFeatures:
             differs=device.empty(capacity, np.int32),
         )
 
-    def merge(self, carried: Carried, layer: int) -> None:
-        """Let one of equal features stand for the others.
+    def begin(self, carried: Carried) -> None:
+        """Let every feature stand for itself.
 
-        Hashes propose, values decide. After looks that found nothing some are left out.
+        Parameters
+        ----------
+        carried : Carried
+        """
+        self.merged.fill(0)
+        self._looks = Looks()
+        self.device.copy(self._stand_in, carried.numbers, 0, self._n_features)
+
+    def look(self, carried: Carried, layer: int) -> Look | None:
+        """Let one of equal features stand for the others, unless there is a pause.
+
+        Hashes propose, values decide. The host does not wait: what was found is told to `note`.
 
         Parameters
         ----------
@@ -61,10 +88,11 @@ class EqualFeatures:
             The layer that was run last, counted from 1.
         """
         if not self._looks.wants_look():
-            return
+            return None
         device, kernels = self.device, self.kernels
         threads, hashes = kernels.sizes.threads, self._hashes
-        n, n_neurons = carried.n, carried.n_neurons
+        n_neurons, features = carried.n_neurons, carried.features
+        look = Look(layer, device.read_later(features.n_live))
         for array, byte in (
             (hashes.codes, 0),
             (hashes.table, EMPTY),
@@ -73,8 +101,7 @@ class EqualFeatures:
         ):
             device.fill_bytes(array, byte)
         tiles = carried.tiles_and_parts()
-        rows = (-(-n // threads),)
-        features = carried.features
+        rows = (-(-carried.n // threads),)
         y = carried.y[carried.at]
         bits = device.view(y, np.int32)
         device.launch(kernels.hash_features, tiles, threads, (bits, n_neurons, features, hashes))
@@ -83,10 +110,21 @@ class EqualFeatures:
         stand_in, flags = self._stand_in, carried.flags
         device.launch(kernels.unite, rows, threads, (features, hashes, stand_in, flags))
         carried.shorten()
-        carried.read_n()
-        self._looks.note(n - carried.n, n)
+        return look
+
+    def note(self, look: Look, n_after: int) -> None:
+        """Remember what a look has found, before the next one. After failures some are left out.
+
+        Parameters
+        ----------
+        look : Look
+        n_after : int
+            Features that it has left.
+        """
+        n_before = int(look.n_before.value()[0])
+        self._looks.note(n_before - n_after, n_before)
         # These were counted as distinct after the layer, and are no longer carried.
-        self.merged[layer - 1] += n - carried.n
+        self.merged[look.layer - 1] += n_before - n_after
 
     def expand(
         self, carried: npt.NDArray[np.int64]

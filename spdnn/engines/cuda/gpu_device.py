@@ -1,13 +1,23 @@
 """A GPU: memory, streams and events of CuPy, launches of the kernels' compiler."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from spdnn.engines.cuda.device import HINT, Device, DeviceArray, at_least_one, view_of
+from spdnn.engines.cuda.device import (
+    HINT,
+    Device,
+    DeviceArray,
+    KernelTime,
+    Launch,
+    Pending,
+    at_least_one,
+    kinds_of,
+    packed,
+)
 from spdnn.engines.cuda.kernels import gpu
 from spdnn.errors import DeviceError
 from spdnn.machine.gpus import local_rank, pick_gpu
@@ -19,7 +29,7 @@ LEAST_CAPABILITY = (7, 0)
 class _GpuDevice(Device):
     """A device of CUDA."""
 
-    def __init__(self, number: int | None = None) -> None:
+    def __init__(self, number: int | None = None, times_kernels: bool = False) -> None:
         cupy = _import_cupy()
         self._cupy = cupy
         runtime = cupy.cuda.runtime
@@ -44,9 +54,10 @@ class _GpuDevice(Device):
         self.shared_bytes = int(facts["sharedMemPerBlockOptin"])
         self._stream = cupy.cuda.Stream(non_blocking=True)
         self._ahead = cupy.cuda.Stream(non_blocking=True)
-        self._launches = gpu.cuda.external_stream(self._stream.ptr)
-        self._shares: dict[Any, int] = {}
+        self._functions: dict[Any, Any] = {}
         self._sources: list[npt.NDArray[Any]] = []
+        self._times_kernels = times_kernels
+        self._timed: list[tuple[str, Any, Any]] = []
 
     def free_bytes(self) -> int:
         free, _ = self._cupy.cuda.runtime.memGetInfo()
@@ -54,11 +65,7 @@ class _GpuDevice(Device):
 
     def empty(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> DeviceArray:
         with self._stream:
-            return self._wrapped(self._cupy.empty(at_least_one(shape), dtype))
-
-    def _wrapped(self, array: Any) -> DeviceArray:
-        # One stream orders all work. A launch need not wait for it, which a capture would forbid.
-        return DeviceArray(array, gpu.cuda.as_cuda_array(array, sync=False))
+            return _on_device(self._cupy.empty(at_least_one(shape), dtype))
 
     def fill_bytes(self, array: DeviceArray, byte: int) -> None:
         array.memory.data.memset_async(byte, array.n_bytes, self._stream)
@@ -73,65 +80,80 @@ class _GpuDevice(Device):
             # makes no copy (its issue 6785).
             self._sources.append(host)
 
+    def copy(self, target: DeviceArray, source: DeviceArray, first: int, count: int) -> None:
+        taken = source.memory[first : first + count]
+        target.memory.data.copy_from_device_async(taken.data, taken.nbytes, self._stream)
+
     def read(self, array: DeviceArray, count: int | None = None) -> npt.NDArray[Any]:
         taken: npt.NDArray[Any] = array.memory[:count].get(stream=self._stream)
         self._stream.synchronize()
         self._sources.clear()
         return taken
 
+    def read_later(self, array: DeviceArray) -> Pending:
+        host = self._pinned_like(array.memory)
+        array.memory.get(stream=self._stream, out=host, blocking=False)
+        # It must live until the copy is done, also where nobody waits for the numbers.
+        self._sources.append(host)
+        return Pending(host, self.record().synchronize)
+
     def view(self, array: DeviceArray, dtype: npt.DTypeLike) -> DeviceArray:
-        return self._wrapped(array.memory.view(dtype))
+        return _on_device(array.memory.view(dtype))
 
     def pinned(self, host: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        memory = self._cupy.cuda.alloc_pinned_memory(max(1, host.nbytes))
-        copy: npt.NDArray[Any] = np.frombuffer(memory, host.dtype, host.size).reshape(host.shape)
+        copy = self._pinned_like(host)
         copy[...] = host
         return copy
 
-    def launch(
-        self,
-        kernel: Any,
-        grid: tuple[int, ...],
-        n_threads: int,
-        arguments: tuple[Any, ...],
-        shared: int = 0,
-    ) -> None:
-        views = tuple(map(view_of, arguments))
-        if shared > self._shares.get(kernel, 0):
-            gpu.compile_for(kernel, views)
-            gpu.let_share(kernel, shared)
-            self._shares[kernel] = shared
-        kernel[grid, n_threads, self._launches, shared](*views)
+    def _pinned_like(self, array: Any) -> npt.NDArray[Any]:
+        memory = self._cupy.cuda.alloc_pinned_memory(max(1, array.nbytes))
+        made: npt.NDArray[Any] = np.frombuffer(memory, array.dtype, array.size)
+        return made.reshape(array.shape)
+
+    def prepared(
+        self, kernel: Any, n_threads: int, arguments: tuple[Any, ...], shared: int = 0
+    ) -> Launch:
+        key = kernel, kinds_of(arguments)
+        if key not in self._functions:
+            self._functions[key] = gpu.loaded(kernel, tuple(map(stand_in, arguments)))
+        function = self._functions[key]
+        if shared:
+            gpu.let_share(function, shared)
+        launch = gpu.PackedLaunch(function, n_threads, packed(arguments), shared, self._stream.ptr)
+        return self._with_events(kernel, launch) if self._times_kernels else launch
+
+    def _with_events(self, kernel: Any, launch: Launch) -> Launch:
+        name = kernel.py_func.__name__
+
+        def timed(grid: tuple[int, ...]) -> None:
+            began = self.record()
+            launch(grid)
+            self._timed.append((name, began, self.record()))
+
+        return timed
 
     def wait(self) -> None:
         self._stream.synchronize()
         self._ahead.synchronize()
         self._sources.clear()
 
-    def await_ahead(self) -> None:
-        self._stream.wait_event(self._ahead.record())
-
-    def release(self) -> None:
-        self._ahead.wait_event(self._stream.record())
-
     def record(self, ahead: bool = False) -> Any:
         return (self._ahead if ahead else self._stream).record(self._cupy.cuda.Event())
+
+    def await_event(self, event: Any, ahead: bool = False) -> None:
+        (self._ahead if ahead else self._stream).wait_event(event)
 
     def seconds_between(self, start: Any, end: Any) -> float:
         end.synchronize()
         return float(self._cupy.cuda.get_elapsed_time(start, end)) / 1e3
 
-    def captured(self, work: Callable[[], None]) -> Callable[[], None]:
-        # CuPy captures in relaxed mode: a kernel may be compiled and loaded during the capture.
-        self._stream.begin_capture()
-        try:
-            work()
-        except BaseException:
-            with suppress(self._cupy.cuda.runtime.CUDARuntimeError):
-                self._stream.end_capture()  # fails, too; the first failure is raised
-            raise
-        graph = self._stream.end_capture()
-        return lambda: graph.launch(stream=self._stream)
+    def kernel_times(self) -> dict[str, KernelTime]:
+        times: dict[str, KernelTime] = {}
+        for name, *events in self._timed:
+            n_launches, seconds = times.get(name, (0, 0.0))
+            times[name] = KernelTime(n_launches + 1, seconds + self.seconds_between(*events))
+        self._timed.clear()
+        return times
 
     @contextmanager
     def errors(self) -> Iterator[None]:
@@ -154,6 +176,24 @@ class _GpuDevice(Device):
             ) from error
 
 
+def _on_device(array: Any) -> DeviceArray:
+    return DeviceArray(array, int(array.data.ptr))
+
+
+def stand_in(argument: Any) -> Any:
+    """An argument of a launch with small arrays of NumPy, of the same types.
+
+    Parameters
+    ----------
+    argument : DeviceArray, number, or named tuple of them
+    """
+    if isinstance(argument, tuple):
+        return type(argument)(*map(stand_in, argument))
+    if isinstance(argument, DeviceArray):
+        return np.empty((1,) * argument.memory.ndim, argument.memory.dtype)
+    return argument
+
+
 def _import_cupy() -> Any:
     try:
         import cupy
@@ -169,17 +209,20 @@ def _first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def open_gpu(number: int | None = None) -> Device:
+def open_gpu(number: int | None = None, *, times_kernels: bool = False) -> Device:
     """Open a GPU.
 
     Parameters
     ----------
     number : int, optional
         Which of the GPUs that the process sees; by default the one for its rank on the node.
+    times_kernels : bool
+        Whether each launch lies between two events, for `Device.kernel_times`. Launches then no
+        longer follow each other closely: a whole run takes longer.
 
     Raises
     ------
     DeviceError
         If there is no driver, no such GPU, or none that the kernels can run on.
     """
-    return _GpuDevice(number)
+    return _GpuDevice(number, times_kernels)

@@ -68,7 +68,9 @@ class Weights:
     pinned : dict or None
         The same arrays on the host, whole, where windows are copied during inference.
     held : list of int
-        The window that each slot holds; None for none yet.
+        The window that each slot holds, or that is being copied to it; None for none yet.
+    copied : list of event
+        What comes when the last copy to each slot is done.
     """
 
     windows: list[Window]
@@ -76,6 +78,7 @@ class Weights:
     on_device: list[OnDevice]
     pinned: dict[str, npt.NDArray[Any]] | None
     held: list[int | None] = field(default_factory=lambda: [None, None])
+    copied: list[Any] = field(default_factory=lambda: [None, None])
 
     @property
     def is_streamed(self) -> bool:

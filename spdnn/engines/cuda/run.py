@@ -1,6 +1,5 @@
 """One run of features through a plan, segment by segment."""
 
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -9,11 +8,11 @@ import numpy.typing as npt
 
 from spdnn.engines.base import DeviceSeconds, Output, Progress
 from spdnn.engines.cuda.carried import Carried, Survivors, joined
-from spdnn.engines.cuda.device import Device
-from spdnn.engines.cuda.equal import EqualFeatures
+from spdnn.engines.cuda.device import Device, Launch, Pending
+from spdnn.engines.cuda.equal import EqualFeatures, Look
 from spdnn.engines.cuda.kernels.gpu import WARP
 from spdnn.engines.cuda.kernels.records import ChunkSums, Span
-from spdnn.engines.cuda.placing import ORIGINS, Loaded, OnDevice, Window, place_inputs
+from spdnn.engines.cuda.placing import ORIGINS, Loaded, Window, place_inputs
 from spdnn.engines.cuda.sizes import Kernels
 from spdnn.plan.cuda.plan import (
     END_BUNDLE,
@@ -30,14 +29,14 @@ from spdnn.plan.cuda.sizes import resident_bytes, resident_choices
 SEGMENT_ENDS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 28, 32, 40, 48, 64, 96, 128, 256, 512, 1024)
 """Layers after which the host learns how many features are live, or equal."""
 
+QUIET = 0.01
+"""Share of the features up to which so few have gone in a segment that the next may be longer."""
+
 HEAD_END = 16
 """Layers after which the survivors of several batches are taken on together."""
 
-CAPTURED_STEPS = 8
-"""Steps of a CUDA graph, an even number: they end in the buffers in which they began."""
-
-LEAST_CAPTURED = 4
-"""How often a graph must be launched to be worth its making."""
+GROUPED, STAGED, IN_CHUNKS = range(3)
+"""The kernels that a step launches: for groups, for other outputs, and where some are chunks."""
 
 
 class Segment(NamedTuple):
@@ -77,6 +76,23 @@ def cut_segments(plan: CudaPlan, windows: list[Window]) -> list[Segment]:
     ]
 
 
+class Ended(NamedTuple):
+    """A segment that was launched to its end, and what the host is still to learn of it.
+
+    Attributes
+    ----------
+    segment : Segment
+    look : Look or None
+        The look for equal features behind it.
+    n_live : Pending
+        How many features it has left.
+    """
+
+    segment: Segment
+    look: Look | None
+    n_live: Pending
+
+
 class Launches(NamedTuple):
     """What is launched for a step.
 
@@ -108,6 +124,54 @@ def launches_of(steps: npt.NDArray[np.int64]) -> list[Launches]:
     return [Launches(*of_step) for of_step in zip(*columns, strict=True)]
 
 
+class Room:
+    """What a run needs beside weights and inputs; runs of one plan take it, one after the other.
+
+    Parameters
+    ----------
+    device : Device
+    kernels : Kernels
+    plan : CudaPlan
+    loaded : Loaded
+        What it is for.
+
+    Attributes
+    ----------
+    carried : Carried
+    equal : EqualFeatures or None
+        In mode ``merge``.
+    segments : list of Segment
+    launches : list of Launches
+        What is launched for each step.
+
+    Raises
+    ------
+    DeviceError
+        If not even a few features fit.
+    """
+
+    def __init__(self, device: Device, kernels: Kernels, plan: CudaPlan, loaded: Loaded) -> None:
+        self._is_for = loaded.weights, loaded.features.n_features
+        n_features = loaded.features.n_features
+        self.carried = Carried(device, kernels, plan, n_features)
+        self.equal = None
+        if plan.mode == "merge":
+            capacity = self.carried.capacity
+            self.equal = EqualFeatures(device, kernels, n_features, plan.n_layers, capacity)
+        self.segments = cut_segments(plan, loaded.weights.windows)
+        self.launches = launches_of(plan.arrays.steps)
+
+    def suits(self, loaded: Loaded) -> bool:
+        """Whether it is for these weights, and for as many features.
+
+        Parameters
+        ----------
+        loaded : Loaded
+        """
+        weights, n_features = self._is_for
+        return weights is loaded.weights and n_features == loaded.features.n_features
+
+
 class Run:
     """Runs features through a plan, once.
 
@@ -118,6 +182,8 @@ class Run:
     plan : CudaPlan
     loaded : Loaded
         The features, and the plan's weights on the device.
+    room : Room
+        Room for such a run; what an earlier one has left in it is forgotten.
     keeps_activations : bool
         Whether the activations after the last layer are wanted.
     progress : callable or None
@@ -130,28 +196,29 @@ class Run:
         kernels: Kernels,
         plan: CudaPlan,
         loaded: Loaded,
+        room: Room,
         keeps_activations: bool,
         progress: Progress | None,
     ) -> None:
         self.device, self.kernels, self.plan = device, kernels, plan
         self.features, self.inputs, self.weights = loaded.features, loaded.inputs, loaded.weights
+        self.carried, self.equal = room.carried, room.equal
+        self.segments, self.launches = room.segments, room.launches
         self.keeps_activations, self.progress = keeps_activations, progress
-        n_features = self.features.n_features
-        self.carried = Carried(device, kernels, plan, n_features)
-        self.equal = None
-        if plan.mode == "merge":
-            capacity = self.carried.capacity
-            self.equal = EqualFeatures(device, kernels, n_features, plan.n_layers, capacity)
-        self.segments = cut_segments(plan, self.weights.windows)
         self.results: list[Survivors] = []
-        self._kernel_spans: list[tuple[Any, Any]] = []
+        self._spans: list[tuple[Any, Any]] = []
         self._copy_spans: list[tuple[Any, Any]] = []
-        self._graphs: dict[tuple[int, int, int], Callable[[], None]] = {}
+        self._window_at: int | None = None
+        self._n_quiet = 0
+        self._kept: dict[tuple[int, int, int, int], Launch] = {}
         self._feature_steps_done = 0
 
     def output(self) -> Output:
         """Run everything."""
         carried, n_features = self.carried, self.features.n_features
+        carried.begin()
+        if self.equal is not None:
+            self.equal.begin(carried)
         starts = range(0, n_features, carried.capacity)
         ends_head = [segment.end_layer >= HEAD_END for segment in self.segments]
         n_head = ends_head.index(True) + 1 if len(starts) > 1 and any(ends_head) else None
@@ -188,7 +255,7 @@ class Run:
                 activations = by_position[of_live][:, plan.output_position]
         edges = n_entered * np.array(plan.layer_edges, dtype=np.int64)
         seconds = DeviceSeconds(
-            sum(device.seconds_between(*span) for span in self._kernel_spans),
+            sum(device.seconds_between(*span) for span in self._spans),
             sum(device.seconds_between(*span) for span in self._copy_spans),
         )
         return Output(live, n_live, n_distinct, edges, activations, device_seconds=seconds)
@@ -202,36 +269,73 @@ class Run:
             self._copy_spans.append((began, self.device.record()))
         began = self.device.record()
         self.carried.load(inputs, start, stop)
-        self._kernel_spans.append((began, self.device.record()))
+        self._spans.append((began, self.device.record()))
 
     def _keep_result(self) -> None:
         if self.carried.n:
-            self.carried.require_finite()
             self.results.append(self.carried.download(whole=self.keeps_activations))
 
     def _run_segments(self, segments: list[Segment]) -> None:
-        """Run the features on the device through segments, until none is left."""
+        """Run the features on the device through segments, until none is left.
+
+        A segment is launched before it is known how many features the one before it has left, so
+        that the device need not wait for the host. Until then the number before that stands for
+        it: kernels find the true one on the device.
+        """
         carried, device = self.carried, self.device
-        if self.weights.is_streamed:
-            device.release()
-        for number, segment in enumerate(segments):
-            if not carried.n:
-                return
-            on_device = self._window(segment.window)
-            entered, began = carried.n, device.record()
+        self._window_at, self._n_quiet = None, 0
+        began = device.record()
+        ended: Ended | None = None
+        while segments and carried.n:
+            segment, segments = self._next(segments)
+            slot = self._window(segment.window)
             if self.plan.is_resident:
-                self._run_resident(segment, on_device)
+                self._run_resident(segment, slot)
             else:
-                self._run_steps(segment, on_device)
+                self._run_steps(segment, slot)
             carried.after_step(segment.end - 1)
-            carried.read_n()
-            is_last = segment.end == self.plan.n_steps
-            if self.equal is not None and segment.end_layer and not is_last and carried.n > 1:
-                self.equal.merge(carried, segment.end_layer)
-            self._kernel_spans.append((began, device.record()))
-            if number + 1 < len(segments) and segments[number + 1].window != segment.window:
-                device.release()
-            self._report(segment, entered)
+            if ended is not None:
+                self._learn(ended)
+            ended = Ended(segment, self._look(segment), device.read_later(carried.features.n_live))
+        overflowing = None
+        if carried.n and ended is not None and self._is_last(ended.segment):
+            overflowing = carried.look_for_overflow()
+        self._spans.append((began, device.record()))
+        if carried.n and ended is not None:
+            self._learn(ended)
+        if overflowing is not None:
+            carried.require_finite(overflowing)
+
+    def _next(self, segments: list[Segment]) -> tuple[Segment, list[Segment]]:
+        """What is to be run next, and what is left then: several in one where features stay.
+
+        After one segment in which few features have gone there are two in one, then four, ...
+        """
+        first = segments[0]
+        most = segments[: 2**self._n_quiet]
+        joined = [segment for segment in most if segment.window == first.window]
+        last = joined[-1]
+        return Segment(first.window, first.first, last.end, last.end_layer), segments[len(joined) :]
+
+    def _is_last(self, segment: Segment) -> bool:
+        return segment.end == self.plan.n_steps
+
+    def _look(self, segment: Segment) -> Look | None:
+        """Look for equal features behind a segment, where that may be worth it."""
+        is_wanted = segment.end_layer and not self._is_last(segment) and self.carried.n > 1
+        if self.equal is None or not is_wanted:
+            return None
+        return self.equal.look(self.carried, segment.end_layer)
+
+    def _learn(self, ended: Ended) -> None:
+        """Wait for the end of a segment, and note how many features it has left."""
+        carried, segment = self.carried, ended.segment
+        entered, carried.n = carried.n, int(ended.n_live.value()[0])
+        is_quiet = entered - carried.n <= QUIET * entered
+        self._n_quiet = self._n_quiet + 1 if is_quiet else 0
+        if self.equal is not None and ended.look is not None:
+            self.equal.note(ended.look, carried.n)
+        self._report(segment, entered)
 
     def _report(self, segment: Segment, entered: int) -> None:
         """Count a segment as done; features that are no longer carried are done with all steps."""
@@ -243,35 +347,42 @@ class Run:
         self._feature_steps_done += gone * (n_steps - segment.end)
         self.progress(self._feature_steps_done / (self.features.n_features * n_steps))
 
-    def _window(self, number: int) -> OnDevice:
-        """What kernels take of a window; has the next one copied meanwhile."""
-        weights = self.weights
+    def _window(self, number: int) -> int:
+        """The slot of a window, for which the stream waits; has the next one copied meanwhile."""
+        weights, device = self.weights, self.device
         if not weights.is_streamed:
-            return weights.on_device[0]
-        if weights.held[number % 2] != number:
-            self._copy_window(number)
-        self.device.await_ahead()
-        following = number + 1
-        if following < len(weights.windows) and weights.held[following % 2] != following:
-            # Its slot has been free since the window before this one ended.
-            self._copy_window(following)
-        return weights.on_device[number % 2]
+            return 0
+        slot, following = number % 2, number + 1
+        if number != self._window_at:
+            self._window_at = number
+            # When the windows before this one are done, the slot of the next one is free.
+            before = device.record()
+            if weights.held[slot] != number:
+                self._copy_window(number, before)
+            device.await_event(weights.copied[slot])
+            if following < len(weights.windows) and weights.held[1 - slot] != following:
+                self._copy_window(following, before)
+        return slot
 
-    def _copy_window(self, number: int) -> None:
+    def _copy_window(self, number: int, free: Any) -> None:
+        """Copy a window to its slot as soon as an event says that the slot is free."""
         weights, device = self.weights, self.device
         assert weights.pinned is not None
-        window, slot = weights.windows[number], weights.slots[number % 2]
+        slot, window = number % 2, weights.windows[number]
+        device.await_event(free, ahead=True)
         began = device.record(ahead=True)
         for column, name in enumerate(WINDOWED):
             first, end = (int(self.plan.extents[step, column]) for step in window)
-            device.write(slot[name], weights.pinned[name][first:end], ahead=True)
-        device.write(slot[ORIGINS], weights.pinned[ORIGINS][window.first], ahead=True)
-        weights.held[number % 2] = number
-        self._copy_spans.append((began, device.record(ahead=True)))
+            device.write(weights.slots[slot][name], weights.pinned[name][first:end], ahead=True)
+        origins = weights.pinned[ORIGINS][window.first]
+        device.write(weights.slots[slot][ORIGINS], origins, ahead=True)
+        weights.held[slot], weights.copied[slot] = number, device.record(ahead=True)
+        self._copy_spans.append((began, weights.copied[slot]))
 
-    def _run_resident(self, segment: Segment, on_device: OnDevice) -> None:
+    def _run_resident(self, segment: Segment, slot: int) -> None:
         """Launch one kernel for all steps of a segment."""
         carried, plan, sizes = self.carried, self.plan, self.kernels.sizes
+        on_device = self.weights.on_device[slot]
         has_groups = plan.arrays.bundles.shape[0] > 0
         features = self._resident_features()
         n_first = int(plan.arrays.steps[segment.first, N_INPUTS])
@@ -299,57 +410,39 @@ class Run:
         n_wanted = self.device.n_multiprocessors / 2
         return next((c for c in choices if self.carried.n >= c * n_wanted), choices[-1])
 
-    def _run_steps(self, segment: Segment, on_device: OnDevice) -> None:
-        """Launch one or two kernels a step, and one that lists; as graphs where steps are many."""
-        first = segment.first
-        n_graphs = (segment.end - first) // CAPTURED_STEPS
-        if n_graphs >= LEAST_CAPTURED and not self.weights.is_streamed:
-            graph = self._graph(on_device)
-            for _ in range(n_graphs):
-                graph()
-            first += n_graphs * CAPTURED_STEPS
-        for of_step in launches_of(self.plan.arrays.steps[first : segment.end]):
-            self._launch_step(on_device, of_step, self.carried.n)
+    def _run_steps(self, segment: Segment, slot: int) -> None:
+        """Launch one or two kernels for each step of a segment, and one that lists."""
+        for of_step in self.launches[segment.first : segment.end]:
+            self._launch_step(slot, of_step)
 
-    def _graph(self, on_device: OnDevice) -> Callable[[], None]:
-        """A CUDA graph of some steps, with which any steps of the plan can be run.
-
-        The cursor on the device says which steps they are. The graph's grid covers the largest
-        step. It serves as many features as it was made for, down to half of them.
-        """
-        carried = self.carried
-        for (at, of, n), graph in self._graphs.items():
-            if (at, of) == (carried.at, carried.of) and n // 2 <= carried.n <= n:
-                return graph
-        # Each number is the most that any step needs.
-        largest = Launches(*map(max, zip(*launches_of(self.plan.arrays.steps), strict=True)))
-        key = (carried.at, carried.of, carried.n)
-
-        def launches() -> None:
-            for _ in range(CAPTURED_STEPS):
-                self._launch_step(on_device, largest, key[2])
-
-        self._graphs[key] = self.device.captured(launches)
-        return self._graphs[key]
-
-    def _launch_step(self, on_device: OnDevice, of_step: Launches, n: int) -> None:
-        """Launch the step that the cursor names, for up to `n` features, and list what is live."""
-        carried, device, sizes = self.carried, self.device, self.kernels.sizes
-        tiles = carried.tiles()
+    def _launch_step(self, slot: int, of_step: Launches) -> None:
+        """Launch the step that the cursor names, and list what is live."""
+        carried, sizes = self.carried, self.kernels.sizes
+        n = carried.n
         if of_step.n_bundles:
-            device.launch(
-                self.kernels.grouped,
-                (of_step.n_bundles, -(-n // (WARP * sizes.thread_features))),
-                sizes.plan.bundle * WARP,
-                (tiles, carried.cursor, on_device.tables, on_device.groups),
-            )
+            grouped = self._prepared(GROUPED, slot)
+            grouped((of_step.n_bundles, -(-n // (WARP * sizes.thread_features))))
         if of_step.n_blocks:
-            sums = ChunkSums(on_device.chunks, carried.partial, carried.arrived)
-            device.launch(
-                self.kernels.staged(of_step.has_chunks),
-                (of_step.n_blocks, -(-n // sizes.minibatch)),
-                sizes.plan.warps * WARP,
-                (tiles, carried.cursor, on_device.tables, on_device.ell, sums),
-            )
+            staged = self._prepared(IN_CHUNKS if of_step.has_chunks else STAGED, slot)
+            staged((of_step.n_blocks, -(-n // sizes.minibatch)))
         carried.at = 1 - carried.at
         carried.shorten(after_step=True)
+
+    def _prepared(self, kind: int, slot: int) -> Launch:
+        """A launch for the buffers and lists that are to be read now, kept for further steps."""
+        carried = self.carried
+        key = kind, slot, carried.at, carried.of
+        if key not in self._kept:
+            self._kept[key] = self._prepared_step(kind, slot)
+        return self._kept[key]
+
+    def _prepared_step(self, kind: int, slot: int) -> Launch:
+        carried, kernels, on_device = self.carried, self.kernels, self.weights.on_device[slot]
+        plan = kernels.sizes.plan
+        common = (carried.tiles(), carried.cursor, on_device.tables)
+        if kind == GROUPED:
+            arguments = (*common, on_device.groups)
+            return self.device.prepared(kernels.grouped, plan.bundle * WARP, arguments)
+        sums = ChunkSums(on_device.chunks, carried.partial, carried.arrived)
+        staged = kernels.staged(kind == IN_CHUNKS)
+        return self.device.prepared(staged, plan.warps * WARP, (*common, on_device.ell, sums))

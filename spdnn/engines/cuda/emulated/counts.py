@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 from numba import typeof
 
-from spdnn.engines.cuda.device import DeviceArray, view_of
+from spdnn.engines.cuda.device import DeviceArray, Pending, view_of
 from spdnn.engines.cuda.emulated import counting
-from spdnn.engines.cuda.emulated.device import EmulatedDevice, flattened, parsed, require_met
+from spdnn.engines.cuda.emulated.device import EmulatedDevice, parameters_of, parsed, require_met
 from spdnn.engines.cuda.emulated.launch import Order, Program
 from spdnn.engines.cuda.emulated.liveness import regions, taken_together
 from spdnn.engines.cuda.emulated.ptx import Instruction, Kernel, Number
@@ -426,7 +426,7 @@ class CountedDevice(EmulatedDevice):
         if self.sample is not None and self.sample < n_blocks:
             mixed = np.random.default_rng(len(self.launches)).permutation(n_blocks)
             blocks, others = np.sort(mixed[: self.sample]), np.sort(mixed[self.sample :])
-        parameters = flattened(views)
+        parameters = parameters_of(arguments)
         program = self._counting_program(kernel, views)
         found = self._counter.count(program, grid, n_threads, parameters, shared, blocks)
         if others.size:
@@ -463,6 +463,16 @@ class CountedDevice(EmulatedDevice):
         self.host.waits += 1
         self.host.read_bytes += taken.nbytes
         return taken
+
+    def read_later(self, array: DeviceArray) -> Pending:
+        """A copy, which is there at once."""
+        pending = super().read_later(array)
+        self.host.reads += 1
+        self.host.read_bytes += pending.host.nbytes
+        return Pending(pending.host, self._wait)
+
+    def _wait(self) -> None:
+        self.host.waits += 1
 
     def wait(self) -> None:
         """All work is done at once."""

@@ -10,7 +10,14 @@ import numpy as np
 import numpy.typing as npt
 from numba import typeof
 
-from spdnn.engines.cuda.device import DeviceArray, SimulatedDevice, at_least_one, view_of
+from spdnn.engines.cuda.device import (
+    DeviceArray,
+    SimulatedDevice,
+    at_least_one,
+    in_memory,
+    packed,
+    view_of,
+)
 from spdnn.engines.cuda.emulated.checks import Checks, Fault
 from spdnn.engines.cuda.emulated.launch import Divergence, Order, Program, aligned
 from spdnn.engines.cuda.emulated.ptx import Kernel, parse
@@ -76,7 +83,7 @@ class EmulatedDevice(SimulatedDevice):
         n_bytes = int(np.prod(sizes)) * np.dtype(dtype).itemsize
         array = aligned(n_bytes).view(dtype).reshape(sizes)
         array.fill(np.nan if array.dtype.kind == "f" else 77)
-        return DeviceArray(array, array)
+        return in_memory(array)
 
     def launch(
         self,
@@ -90,7 +97,7 @@ class EmulatedDevice(SimulatedDevice):
         views = tuple(map(view_of, arguments))
         program = self._program(kernel, views)
         reached = program.launch(
-            grid, n_threads, flattened(views), shared, self._order(grid, n_threads),
+            grid, n_threads, parameters_of(arguments), shared, self._order(grid, n_threads),
             self.n_processors,
         )  # fmt: skip
         require_met(program.kernel, reached)
@@ -182,6 +189,11 @@ class CheckedDevice(EmulatedDevice):
         super().write(array, host, ahead)
         self._checks.note_written(array.memory, host.nbytes)
 
+    def copy(self, target: DeviceArray, source: DeviceArray, first: int, count: int) -> None:
+        """Copy to the beginning."""
+        super().copy(target, source, first, count)
+        self._checks.note_written(target.memory, count * target.memory.itemsize)
+
     def compiled(self, kernel: Kernel) -> Program:
         """The program of a kernel's instructions, with a call at each access."""
         return Program(kernel, self._checks.hooks)
@@ -207,7 +219,7 @@ class CheckedDevice(EmulatedDevice):
             order.blocks.size,
         )
         reached = program.launch(
-            grid, n_threads, flattened(views), shared, order, 1, memory, watch.address
+            grid, n_threads, parameters_of(arguments), shared, order, 1, memory, watch.address
         )
         faults = self._checks.found(watch, program.kernel)
         wrong = [fault for fault in faults if fault.reason is None]
@@ -234,30 +246,16 @@ def open_emulated(name: str) -> EmulatedDevice:
     return CheckedDevice() if name == "emulated-checked" else EmulatedDevice()
 
 
-def flattened(argument: Any) -> list[int]:
-    """The bits of the parameters that arguments become, as numba-cuda passes them.
+def parameters_of(arguments: tuple[Any, ...]) -> list[int]:
+    """The bits of the parameters that arguments become.
 
     Parameters
     ----------
-    argument : ndarray, number, or tuple of them
-        What a kernel takes.
-
-    Examples
-    --------
-    >>> flattened((3, (-1, np.float32(1))))
-    [3, -1, 1065353216]
+    arguments : tuple
+        DeviceArrays, numbers, and named tuples of them.
     """
-    if isinstance(argument, tuple):
-        return [number for each in argument for number in flattened(each)]
-    if isinstance(argument, np.ndarray):
-        # Two pointers of numba's own, sizes, the memory itself.
-        head = [0, 0, argument.size, argument.itemsize, argument.ctypes.data]
-        return [*head, *argument.shape, *argument.strides]
-    if isinstance(argument, np.float32):
-        return [int(argument.view(np.uint32))]
-    if isinstance(argument, float):
-        return [int(np.float64(argument).view(np.uint64))]
-    return [int(argument)]
+    bits: list[int] = np.frombuffer(packed(arguments), np.uint64).tolist()
+    return bits
 
 
 def named_arrays(function: Any, arguments: tuple[Any, ...]) -> dict[str, npt.NDArray[Any]]:

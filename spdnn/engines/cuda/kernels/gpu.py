@@ -5,6 +5,7 @@ language (numba-cuda-mlir) is then one import away; see docs/decisions/0005. Und
 ``NUMBA_ENABLE_CUDASIM=1`` kernels run in the simulator, in Python, without a GPU.
 """
 
+import ctypes
 import importlib.util
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,7 +25,7 @@ __all__ = [
     "ALIGNED",
     "SIMULATED",
     "WARP",
-    "compile_for",
+    "PackedLaunch",
     "compile_ptx",
     "cuda",
     "float32",
@@ -36,6 +37,7 @@ __all__ = [
     "kernel",
     "launch_errors",
     "let_share",
+    "loaded",
     "uint16",
     "uint32",
     "uint64",
@@ -99,19 +101,6 @@ def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
     return device
 
 
-def compile_for(compiled: Any, arguments: tuple[Any, ...]) -> None:
-    """Compile a kernel for arguments of these types now, not when it is first launched.
-
-    Parameters
-    ----------
-    compiled : kernel
-    arguments : tuple
-        As a launch takes them.
-    """
-    if not SIMULATED:
-        compiled.compile(tuple(map(typeof, arguments)))
-
-
 def launch_errors() -> tuple[type[Exception], ...]:
     """What the compiler's driver raises when a module or a launch fails."""
     from numba.cuda.cudadrv.driver import CudaAPIError, LinkerError
@@ -122,31 +111,105 @@ def launch_errors() -> tuple[type[Exception], ...]:
     return tuple(errors)
 
 
-def let_share(compiled: Any, n_bytes: int) -> None:
-    """Let a compiled kernel be launched with so much dynamic shared memory.
+def loaded(compiled: Any, arguments: tuple[Any, ...]) -> Any:
+    """Compile a kernel for arguments of these types, and load it to the current GPU.
 
     Parameters
     ----------
     compiled : kernel
-        A kernel that `compile_for` has compiled.
+    arguments : tuple
+        Arrays of NumPy instead of those of the device, numbers, and tuples of them.
+
+    Returns
+    -------
+    object
+        What `let_share` and `PackedLaunch` take.
+
+    Notes
+    -----
+    numba-cuda's dispatcher takes some 60 to 100 microseconds for a launch, since it looks at every
+    argument each time. It has no public way to a compiled kernel's handle (its issue 94 asks for
+    one). These functions take the way that numba-cuda itself takes; no other private part of it
+    is used.
+    """
+    kernel = compiled.compile(tuple(map(typeof, arguments)))
+    return kernel._codelibrary.get_cufunc()
+
+
+def let_share(function: Any, n_bytes: int) -> None:
+    """Let a kernel be launched with so much dynamic shared memory.
+
+    Parameters
+    ----------
+    function : object
+        As `loaded` gave it.
     n_bytes : int
 
     Notes
     -----
     Without it a launch may ask for 48 KiB less the kernel's static shared memory. numba-cuda does
     not ask for more by itself; its successor, which does, missed that at first (issue 143 of
-    numba-cuda-mlir). numba-cuda has no public way to set this attribute (its issue 94). This
-    function takes the way that numba-cuda itself takes for the carve-out. It is the only private
-    part of numba-cuda that is used.
+    numba-cuda-mlir).
     """
-    if SIMULATED:
-        return
     from numba.cuda.cudadrv.driver import binding, driver
 
     attribute = binding.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    for overload in compiled.overloads.values():
-        function = overload._codelibrary.get_cufunc()
-        driver.cuKernelSetAttribute(attribute, n_bytes, function.handle, function.device.id)
+    driver.cuKernelSetAttribute(attribute, n_bytes, function.handle, function.device.id)
+
+
+class PackedLaunch:
+    """A launch whose parameters are packed: a call costs little more than the driver's.
+
+    Parameters
+    ----------
+    function : object
+        As `loaded` gave it.
+    n_threads : int
+        Threads of a thread block.
+    parameters : bytes
+        Eight for each parameter.
+    shared : int
+        Dynamic shared memory of a thread block, in bytes.
+    stream : int
+        The address of the stream.
+    """
+
+    __slots__ = (
+        "_at", "_binding_launch", "_function", "_n_threads", "_pointers", "_shared", "_stream",
+        "_values",
+    )  # fmt: skip
+
+    def __init__(
+        self, function: Any, n_threads: int, parameters: bytes, shared: int, stream: int
+    ) -> None:
+        from numba.cuda.cudadrv.driver import binding
+
+        self._values = ctypes.create_string_buffer(parameters, len(parameters))
+        first = ctypes.addressof(self._values)
+        self._pointers = np.arange(first, first + len(parameters), 8, dtype=np.uint64)
+        self._at = self._pointers.ctypes.data
+        self._function = binding.CUfunction(int(function.handle))
+        self._stream = binding.CUstream(stream)
+        self._n_threads, self._shared = n_threads, shared
+        self._binding_launch = binding.cuLaunchKernel
+
+    def __call__(self, grid: tuple[int, ...]) -> None:
+        """Launch.
+
+        Parameters
+        ----------
+        grid : tuple of int
+            Thread blocks along one axis or two.
+        """
+        n_x, n_y = grid if len(grid) == 2 else (grid[0], 1)
+        (status,) = self._binding_launch(
+            self._function, n_x, n_y, 1, self._n_threads, 1, 1, self._shared, self._stream,
+            self._at, 0,
+        )  # fmt: skip
+        if status:
+            from numba.cuda.cudadrv.driver import CudaAPIError
+
+            raise CudaAPIError(int(status), f"cuLaunchKernel results in {status.name}")
 
 
 def has_compiler() -> bool:
