@@ -23,9 +23,10 @@ settings.load_profile(os.environ.get("SPDNN_HYPOTHESIS", "quick"))
 
 
 LONG_FILES = (
-    "test_simulator",
-    "test_emulated",
+    "test_production",
+    "test_engine",
     "test_emulated_checks",
+    "test_emulated",
     "test_kernels",
     "test_distributed",
     "test_gpu_check",

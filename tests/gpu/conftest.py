@@ -1,21 +1,40 @@
-"""These tests run where kernels can: on a GPU, or in the simulator, in a process of its own.
+"""Where these tests run. `tests/gpu/makers.py` chooses the device by the same variables.
 
-``NUMBA_ENABLE_CUDASIM=1 pytest tests/gpu`` and, on a GPU, ``SPDNN_TEST_GPU=1 pytest tests/gpu``;
-`tests/test_simulator.py` does the first in every run of all tests. Tests of the emulated GPU
-(``test_emulated*.py``) need neither, only the compiler; they are not for the simulator.
+==================================  ================================================
+``pytest tests/gpu``                the emulated GPU, which needs only the compiler
+``SPDNN_TEST_GPU=1 pytest ...``     the GPU
+``NUMBA_ENABLE_CUDASIM=1 pytest``   the simulator; `tests/test_simulator.py` does this
+==================================  ================================================
+
+Tests of the emulated GPU itself (``test_emulated*.py``) are for the first only. The simulator
+makes a thread of Python of each thread, and is too slow for kernels of the sizes that users run
+(``test_production.py``). Its kernels alone take the arrays of a stand-in for CuPy
+(``test_gpu_device.py``).
 """
 
 import importlib.util
 import os
-from pathlib import Path
+
+import pytest
 
 EMULATED = "test_emulated*.py"
+SIMULATED = "test_gpu_device.py"
+PRODUCTION = "test_production.py"
 
-if "NUMBA_ENABLE_CUDASIM" in os.environ:
-    collect_ignore_glob = [EMULATED]
-elif "SPDNN_TEST_GPU" not in os.environ:
-    here = Path(__file__).parent
-    others = {file.name for file in here.glob("test_*.py")}
-    if importlib.util.find_spec("numba_cuda") is not None:
-        others -= {file.name for file in here.glob(EMULATED)}
-    collect_ignore_glob = sorted(others)
+if importlib.util.find_spec("numba_cuda") is None:
+    collect_ignore_glob = ["test_*.py"]
+elif "NUMBA_ENABLE_CUDASIM" in os.environ:
+    collect_ignore_glob = [EMULATED, PRODUCTION]
+elif "SPDNN_TEST_GPU" in os.environ:
+    collect_ignore_glob = [EMULATED, SIMULATED]
+else:
+    collect_ignore_glob = [SIMULATED]
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs a compiler that is not there."""
+    from spdnn.engines.cuda.kernels import gpu
+    from tests.gpu.makers import WHERE
+
+    if WHERE == "emulated GPU" and not gpu.has_compiler():
+        pytest.skip("libNVVM is not installed")

@@ -1,14 +1,19 @@
-"""What the tests of the GPU engine share: small engines, and cases small enough to simulate."""
+"""What the tests of the GPU engine share: the device, small engines, and cases for them."""
 
+import copy
+import os
 from dataclasses import replace
-from typing import Any
+from functools import cache
+from typing import Any, Literal
 
 import numpy as np
 from hypothesis import strategies as st
 
 from spdnn import Features, Network, infer
+from spdnn.engines import DeviceChoice
 from spdnn.engines.base import Output
-from spdnn.engines.cuda.device import Device, SimulatedDevice, open_device
+from spdnn.engines.cuda.device import Device, open_device
+from spdnn.engines.cuda.emulated.device import EmulatedDevice
 from spdnn.engines.cuda.engine import CudaEngine
 from spdnn.engines.cuda.kernels import gpu
 from spdnn.engines.cuda.sizes import CudaSizes
@@ -47,9 +52,42 @@ def sizes_with(shared_bytes: int, sizes: CudaSizes = TINY) -> CudaSizes:
     return replace(sizes, plan=replace(sizes.plan, shared_bytes=shared_bytes))
 
 
-def device_with(n_bytes: int | None) -> Device:
-    """A simulated device that claims so much memory, or the one that there is."""
-    return SimulatedDevice(n_bytes) if n_bytes and gpu.SIMULATED else open_device()
+def _where() -> Literal["simulator", "GPU", "emulated GPU"]:
+    if gpu.SIMULATED:
+        return "simulator"
+    return "GPU" if "SPDNN_TEST_GPU" in os.environ else "emulated GPU"
+
+
+WHERE = _where()
+"""Where these tests run: tests/gpu/conftest.py says how it is chosen."""
+
+DEVICE: DeviceChoice | None = "emulated" if WHERE == "emulated GPU" else None
+"""The same device, as users ask for it."""
+
+
+def examples(*, simulator: int, emulated: int, on_gpu: int) -> int:
+    """How many examples hypothesis draws: many where they are cheap."""
+    return {"simulator": simulator, "emulated GPU": emulated, "GPU": on_gpu}[WHERE]
+
+
+@cache
+def _opened() -> Device:
+    """The device, opened once a process."""
+    return EmulatedDevice() if WHERE == "emulated GPU" else open_device()
+
+
+def device_with(n_bytes: int | None = None, seed: int | None = None) -> Device:
+    """The device that these tests run on.
+
+    With `n_bytes` it claims that so much memory is free. With `seed` an emulated one runs blocks
+    and threads in a random order; a GPU has its own, and the simulator only one.
+    """
+    device = copy.copy(_opened())
+    if seed is not None and WHERE == "emulated GPU":
+        device = EmulatedDevice(seed=seed)
+    if n_bytes is not None:
+        device.free_bytes = lambda: n_bytes  # type: ignore[method-assign]
+    return device
 
 
 def run(
@@ -59,13 +97,12 @@ def run(
     shared_bytes: int = NOT_IN_SHARED,
     *,
     sizes: CudaSizes = TINY,
-    n_bytes: int | None = None,
     device: Device | None = None,
     **options: Any,
 ) -> Output:
     """Run with kernels of small sizes, on a device or the one that there is."""
     if device is None:
-        device = device_with(n_bytes)
+        device = device_with()
     engine = CudaEngine(device=device, sizes=sizes_with(shared_bytes, sizes))
     plan = engine.plan(network, mode)
     return engine.run(plan, engine.load(plan, features), activations=True, **options)

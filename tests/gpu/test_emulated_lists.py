@@ -141,7 +141,7 @@ def test_any_features_are_listed_in_order_and_counted(
     most = kernels.sizes.listed * (1 if is_one_block else 3)
     n = round(filled * most)
     listing = make_listing(seed, n, share, after_step, layer, may_drop)
-    # Up to three thread blocks too many: a graph is launched with fewer features later.
+    # Up to three thread blocks too many: the grid is for the last number that the host knows.
     n_blocks = 1 if is_one_block else 3 + seed % 4
     for device in (CheckedDevice(seed=seed), EmulatedDevice(seed=seed)):
         listed = list_on(device, kernels, listing, n_blocks)

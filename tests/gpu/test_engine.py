@@ -1,5 +1,6 @@
 """The GPU engine against the reference: every kernel, every way through a plan."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,20 +11,23 @@ from hypothesis import strategies as st
 
 import spdnn.engines.cuda.run as cuda_run
 from spdnn import DataError, DeviceError, Features, Layer, Network, infer
-from spdnn.engines.cuda.device import SimulatedDevice
 from spdnn.engines.cuda.engine import CudaEngine
 from spdnn.engines.cuda.kernels import gpu
 from spdnn.engines.cuda.placing import place_weights
-from spdnn.engines.cuda.sizes import Kernels
+from spdnn.engines.cuda.sizes import Kernels, kernels_of
 from spdnn.plan.cuda.plan import plan_cuda
 from tests.gpu.makers import (
+    DEVICE,
+    IN_CHUNKS,
     IN_SHARED,
     NOT_IN_SHARED,
     TINY,
     TWO_WARPS,
+    WHERE,
     assert_as_reference,
     assert_modes_agree,
     device_with,
+    examples,
     many_layers,
     run,
     sizes_with,
@@ -31,21 +35,22 @@ from tests.gpu.makers import (
 )
 from tests.makers import dyadic_features
 
-simulated = pytest.mark.skipif(not gpu.SIMULATED, reason="needs a device of chosen memory")
 MODES = ("edges", "merge")
+SIZES = {"one warp": TINY, "two warps": TWO_WARPS, "in chunks": IN_CHUNKS}
 
 
-@settings(max_examples=8 if gpu.SIMULATED else 200)
-@given(tiny_cases(), st.sampled_from(MODES), st.sampled_from([NOT_IN_SHARED, IN_SHARED]))
-def test_any_network_gives_the_references_result(case, mode, shared_bytes) -> None:
-    output = run(*case, mode, shared_bytes)
-    assert_as_reference(output, *case, mode)
-
-
-@settings(max_examples=4 if gpu.SIMULATED else 100)
-@given(tiny_cases(), st.sampled_from(MODES), st.sampled_from([NOT_IN_SHARED, IN_SHARED]))
-def test_blocks_of_several_warps_give_the_same(case, mode, shared_bytes) -> None:
-    output = run(*case, mode, shared_bytes, sizes=TWO_WARPS)
+@pytest.mark.simulator
+@settings(max_examples=examples(simulator=20, emulated=200, on_gpu=300))
+@given(
+    tiny_cases(),
+    st.sampled_from(MODES),
+    st.sampled_from([NOT_IN_SHARED, IN_SHARED]),
+    st.sampled_from(sorted(SIZES)),
+    st.integers(0, 2**32 - 1),
+)
+def test_any_network_gives_the_references_result(case, mode, shared_bytes, sizes, seed) -> None:
+    device = device_with(seed=seed)
+    output = run(*case, mode, shared_bytes, sizes=SIZES[sizes], device=device)
     assert_as_reference(output, *case, mode)
 
 
@@ -109,36 +114,39 @@ def test_segments_that_are_joined_give_the_same(
     assert_as_reference(run(*case, mode, shared_bytes), *case, mode)
 
 
-class NotingDevice(SimulatedDevice):
-    """Notes which kernels it has launched."""
+def noting(device: Any) -> tuple[Any, set[Any]]:
+    """A device, and the kernels that it has launched, or prepared for launches."""
+    kernels: set[Any] = set()
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.launched: set[Any] = set()
+    def noted(method: Any) -> Any:
+        def call(kernel: Any, *how: Any, **named: Any) -> Any:
+            kernels.add(kernel)
+            return method(kernel, *how, **named)
 
-    def launch(self, kernel: Any, *how: Any, **named: Any) -> None:
-        self.launched.add(kernel)
-        super().launch(kernel, *how, **named)
+        return call
+
+    for name in ("launch", "prepared"):
+        setattr(device, name, noted(getattr(device, name)))
+    return device, kernels
 
 
-@simulated
 @pytest.mark.parametrize("shared_bytes", [NOT_IN_SHARED, IN_SHARED])
 def test_no_kernel_is_left_to_be_compiled_within_a_run(shared_bytes: int) -> None:
     network = Network([Layer(np.ones((9, 9)), -0.5), Layer(np.eye(9))])
-    device = NotingDevice()
+    device, launched = noting(device_with())
     engine = CudaEngine(device=device, sizes=sizes_with(shared_bytes))
     engine.compile(network)
-    compiled, device.launched = device.launched, set()
+    compiled = set(launched)
+    launched.clear()
     for n_features, kind in ((16, "binary"), (9, "random")):
         features = dyadic_features(1, n_features, 9, kind)
         for mode in MODES:
             plan = engine.plan(network, mode)
             engine.run(plan, engine.load(plan, features))
-    assert device.launched
-    assert device.launched <= compiled
+    assert launched
+    assert launched <= compiled
 
 
-@simulated
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("shared_bytes", [NOT_IN_SHARED, IN_SHARED])
 def test_batches_and_windows_give_the_same(
@@ -157,6 +165,12 @@ def test_batches_and_windows_give_the_same(
     assert loaded.inputs is None
     output = engine.run(plan, loaded, activations=True)
     assert_as_reference(output, *case, mode)
+
+
+def test_plans_of_other_chunks_or_shared_memory_have_the_same_kernels() -> None:
+    assert kernels_of(sizes_with(IN_SHARED)) is kernels_of(TINY) is kernels_of(IN_CHUNKS)
+    assert kernels_of(TINY) is not kernels_of(TWO_WARPS)
+    assert kernels_of(TINY) is not kernels_of(replace(TINY, threads=64))
 
 
 def equal_features() -> tuple[Network, Features]:
@@ -218,19 +232,18 @@ def test_progress_ends_with_all_work_done() -> None:
 
 
 def test_infer_runs_it_and_tells_the_devices_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    if gpu.SIMULATED:
+    if WHERE != "GPU":
         monkeypatch.setattr("spdnn.engines.cuda.engine.sizes_for", lambda _: sizes_with(IN_SHARED))
     network = Network([Layer(np.arange(1.0, 17.0).reshape(4, 4), -1.5, 32.0), Layer(np.eye(4))])
     features = Features.from_matrix([[1, 0, 0, 0], [0, 0, 0, 0], [0, 1, 0, 1]])
     expected = infer(network, features, engine="scipy", activations=True)
-    result = infer(network, features, engine="cuda", mode="edges", activations=True)
+    result = infer(network, features, engine="cuda", device=DEVICE, mode="edges", activations=True)
     np.testing.assert_array_equal(result.activations, expected.activations)
     assert result.layers == expected.layers
     assert result.device is not None
     assert 0 < result.device.stream <= result.seconds.inference
 
 
-@simulated
 def test_what_does_not_fit_is_refused_with_what_would() -> None:
     network, _ = many_layers()
     plan = plan_cuda(network, "edges", TINY.plan)
@@ -238,4 +251,4 @@ def test_what_does_not_fit_is_refused_with_what_would() -> None:
         place_weights(device_with(500), plan)
     wide = Network([Layer(sp.eye_array(500))])
     with pytest.raises(DeviceError, match=r"32 features of 500 neurons need .*`features`"):
-        run(wide, dyadic_features(0, 3, 500), "edges", n_bytes=40_000)
+        run(wide, dyadic_features(0, 3, 500), "edges", device=device_with(40_000))

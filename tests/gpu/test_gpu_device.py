@@ -28,7 +28,7 @@ from tests.gpu.makers import (
 )
 
 pytestmark = [
-    pytest.mark.skipif(not gpu.SIMULATED, reason="kernels take the stand-in's arrays"),
+    pytest.mark.simulator,
     pytest.mark.filterwarnings("ignore::RuntimeWarning"),  # hashes wrap around
 ]
 
@@ -78,6 +78,8 @@ def cupy(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         let_share=lambda function, n_bytes: None,
         PackedLaunch=PackedLaunch,
         launch_errors=lambda: (CudaError,),
+        least_capability=gpu.least_capability,
+        what_failed=gpu.what_failed,
     )
     monkeypatch.setattr(gpu_device, "_import_cupy", lambda: made)
     monkeypatch.setattr(gpu_device, "gpu", door)

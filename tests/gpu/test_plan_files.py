@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from spdnn import DataError
-from spdnn.engines.cuda.device import open_device
 from spdnn.engines.cuda.engine import CudaEngine
 from spdnn.run.plan_files import plan_for
 from tests.gpu.makers import (
@@ -14,6 +13,7 @@ from tests.gpu.makers import (
     NOT_IN_SHARED,
     TWO_WARPS,
     assert_as_reference,
+    device_with,
     many_layers,
     sizes_with,
 )
@@ -25,7 +25,7 @@ def test_a_kept_plan_is_mapped_and_gives_the_same(
     mode: str, shared_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network, features = many_layers()
-    engine = CudaEngine(device=open_device(), sizes=sizes_with(shared_bytes))
+    engine = CudaEngine(device=device_with(), sizes=sizes_with(shared_bytes))
     made = plan_for(engine, network, mode, tmp_path / "plan")
 
     def plan_again(*given: object) -> None:
@@ -45,14 +45,14 @@ def test_a_kept_plan_is_mapped_and_gives_the_same(
 def test_a_plan_for_kernels_of_other_sizes_is_refused(tmp_path: Path) -> None:
     network, _ = many_layers()
     own, others = (
-        CudaEngine(device=open_device(), sizes=sizes)
+        CudaEngine(device=device_with(), sizes=sizes)
         for sizes in (sizes_with(IN_SHARED), sizes_with(IN_SHARED, TWO_WARPS))
     )
     plan_for(own, network, "merge", tmp_path / "plan")
     before = (tmp_path / "plan").read_bytes()
     with pytest.raises(DataError, match=r"this plan is another one's .bundle: 1, not 2.: name"):
         plan_for(others, network, "merge", tmp_path / "plan")
-    less = CudaEngine(device=open_device(), sizes=sizes_with(NOT_IN_SHARED))
+    less = CudaEngine(device=device_with(), sizes=sizes_with(NOT_IN_SHARED))
     with pytest.raises(DataError, match=r"another one's .shared_bytes: 49152, not 0."):
         plan_for(less, network, "merge", tmp_path / "plan")
     assert (tmp_path / "plan").read_bytes() == before

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 import spdnn.engines.cuda.run as cuda_run
 from spdnn import Features, Layer, Network
 from spdnn.engines.cuda.engine import CudaEngine
-from spdnn.engines.cuda.kernels import gpu
 from spdnn.engines.cuda.sizes import CudaSizes
 from spdnn.plan.cuda.plan import plan_cuda
 from tests.gpu.makers import (
@@ -19,8 +18,10 @@ from tests.gpu.makers import (
     IN_SHARED,
     TINY,
     TWO_WARPS,
+    WHERE,
     assert_as_reference,
     device_with,
+    examples,
     run,
 )
 from tests.makers import FEATURE_KINDS, dyadic_features, dyadic_network
@@ -56,16 +57,19 @@ def skewed_cases(draw: st.DrawFn) -> tuple[Network, Features]:
     )
 
 
-@settings(max_examples=8 if gpu.SIMULATED else 200)
+@settings(max_examples=examples(simulator=8, emulated=100, on_gpu=200))
 @given(
     skewed_cases(),
     st.sampled_from(MODES),
     st.sampled_from([cut(2, 0), cut(3, 2), cut(7, 1), cut(3, 0, TWO_WARPS)]),
+    st.integers(0, 2**32 - 1),
 )
-def test_skewed_layers_give_the_references_result(case, mode, sizes) -> None:
-    assert_as_reference(run(*case, mode, sizes=sizes), *case, mode)
+def test_skewed_layers_give_the_references_result(case, mode, sizes, seed) -> None:
+    output = run(*case, mode, sizes=sizes, device=device_with(seed=seed))
+    assert_as_reference(output, *case, mode)
 
 
+@pytest.mark.simulator
 def test_one_output_with_all_inputs_among_outputs_without_any() -> None:
     weights = np.zeros((100, 5))
     weights[:, 3] = np.tile([-1.0, 0.5, 1.0, 0.5], 25)
@@ -115,8 +119,9 @@ def test_whoever_comes_last_the_sums_are_the_same_bits(monkeypatch: pytest.Monke
     first = run(network, features, "edges", sizes=IN_CHUNKS).activations
     # In the simulator blocks and threads come in the order of their numbers; on a GPU in any.
     monkeypatch.setattr(np, "ndindex", reversed_indices)
-    for _ in range(1 if gpu.SIMULATED else 20):
-        again = run(network, features, "edges", sizes=IN_CHUNKS).activations
+    for seed in range(1 if WHERE == "simulator" else 20):
+        device = device_with(seed=seed)
+        again = run(network, features, "edges", sizes=IN_CHUNKS, device=device).activations
         np.testing.assert_array_equal(again.view(np.uint32), first.view(np.uint32))
 
 
@@ -138,7 +143,6 @@ def test_steps_with_and_without_chunks_follow_each_other() -> None:
     assert_as_reference(run(*case, "edges", sizes=IN_CHUNKS), *case, "edges")
 
 
-@pytest.mark.skipif(not gpu.SIMULATED, reason="needs a device of chosen memory")
 def test_batches_and_windows_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_run, "HEAD_END", 3)
     monkeypatch.setattr("spdnn.engines.cuda.placing.IN_CORE_SHARE", 0.0)

@@ -19,11 +19,28 @@ from spdnn.engines.cuda.device import (
     packed,
 )
 from spdnn.engines.cuda.kernels import gpu
+from spdnn.engines.cuda.titles import title_of
 from spdnn.errors import DeviceError
 from spdnn.machine.gpus import local_rank, pick_gpu
 
 LEAST_CAPABILITY = (7, 0)
 """Compute capability of the oldest GPUs that the kernels run on: warps of independent threads."""
+
+
+def _require_capable(name: str, capability: tuple[int, int]) -> None:
+    """Refuse a GPU that is too old for the kernels, or for the compiler that is installed."""
+    least = gpu.least_capability() or LEAST_CAPABILITY
+    if capability >= max(least, LEAST_CAPABILITY):
+        return
+    has, kernels, compiler = (
+        ".".join(map(str, each)) for each in (capability, LEAST_CAPABILITY, least)
+    )
+    if capability < LEAST_CAPABILITY:
+        raise DeviceError(f"{name} has compute capability {has}; the kernels need {kernels}")
+    raise DeviceError(
+        f"{name} has compute capability {has}; the compiler that is installed needs {compiler}: "
+        "pip install 'spdnn[cuda12]' in a fresh environment"
+    )
 
 
 class _GpuDevice(Device):
@@ -39,17 +56,16 @@ class _GpuDevice(Device):
             self._device.use()
             gpu.cuda.select_device(number)
             facts = runtime.getDeviceProperties(number)
-        except (runtime.CUDARuntimeError, gpu.cuda.CudaSupportError) as error:
-            raise DeviceError(f"no GPU can be used: {_first_line(error)}") from error
+        except (
+            runtime.CUDARuntimeError,
+            gpu.cuda.CudaSupportError,
+            *gpu.launch_errors(),
+        ) as error:
+            raise DeviceError(f"no GPU can be used: {gpu.what_failed(error)}") from error
         self.number = number
         self.name = facts["name"].decode()
         self.capability = (int(facts["major"]), int(facts["minor"]))
-        if self.capability < LEAST_CAPABILITY:
-            raise DeviceError(
-                f"GPU {number} ({self.name}) has compute capability "
-                f"{'.'.join(map(str, self.capability))}; the kernels need "
-                f"{'.'.join(map(str, LEAST_CAPABILITY))}"
-            )
+        _require_capable(f"GPU {number} ({self.name})", self.capability)
         self.n_multiprocessors = int(facts["multiProcessorCount"])
         self.shared_bytes = int(facts["sharedMemPerBlockOptin"])
         self._stream = cupy.cuda.Stream(non_blocking=True)
@@ -123,7 +139,7 @@ class _GpuDevice(Device):
         return self._with_events(kernel, launch) if self._times_kernels else launch
 
     def _with_events(self, kernel: Any, launch: Launch) -> Launch:
-        name = kernel.py_func.__name__
+        name = title_of(kernel)
 
         def timed(grid: tuple[int, ...]) -> None:
             began = self.record()
@@ -172,7 +188,7 @@ class _GpuDevice(Device):
             ) from error
         except failures as error:
             raise DeviceError(
-                f"GPU {self.number} ({self.name}) failed: {_first_line(error)}"
+                f"GPU {self.number} ({self.name}) failed: {gpu.what_failed(error)}"
             ) from error
 
 

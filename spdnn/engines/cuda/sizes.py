@@ -1,6 +1,6 @@
 """The sizes of the kernels, and the kernels of some sizes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -101,4 +101,17 @@ class Kernels:
         return gpu.kernel(made, None if has_groups else REGISTERS_HALF_FULL)
 
 
-kernels_of = cache(Kernels)
+_kernels_of = cache(Kernels)
+
+
+def kernels_of(sizes: CudaSizes) -> Kernels:
+    """The kernels of some sizes, made and compiled once in a process.
+
+    Parameters
+    ----------
+    sizes : CudaSizes
+        No kernel depends on what only the plan does with long outputs and shared memory, so that
+        sizes that differ in this have the same kernels.
+    """
+    plan = replace(sizes.plan, chunk=0, skew=0, shared_bytes=0)
+    return _kernels_of(replace(sizes, plan=plan))

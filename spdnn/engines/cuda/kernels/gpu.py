@@ -7,6 +7,7 @@ language (numba-cuda-mlir) is then one import away; see docs/decisions/0005. Und
 
 import ctypes
 import importlib.util
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -16,10 +17,20 @@ import numpy as np
 if importlib.util.find_spec("numba_cuda") is None:
     raise ImportError("numba-cuda is not installed")
 
+with suppress(ImportError):
+    # numba-cuda takes the place of Numba's own `numba.cuda` by a .pth file. Python does not read
+    # that in a folder of PYTHONPATH, where `pip install --target` may have put it.
+    importlib.import_module("_numba_cuda_redirector")
+
 try:
     from numba import config, cuda, float32, int32, int64, typeof, uint16, uint32, uint64
 except RuntimeError as error:  # its loader's own: numba-cuda without the CUDA libraries
     raise ImportError(str(error).splitlines()[0]) from error
+
+if getattr(cuda, "implementation", None) != "NVIDIA":
+    raise ImportError(
+        "numba.cuda was imported first, and is Numba's own: import _numba_cuda_redirector before it"
+    )
 
 __all__ = [
     "ALIGNED",
@@ -36,11 +47,13 @@ __all__ = [
     "int_as_float",
     "kernel",
     "launch_errors",
+    "least_capability",
     "let_share",
     "loaded",
     "uint16",
     "uint32",
     "uint64",
+    "what_failed",
 ]
 
 WARP = 32
@@ -102,12 +115,11 @@ def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def launch_errors() -> tuple[type[Exception], ...]:
-    """What the compiler's driver raises when a module or a launch fails."""
-    from numba.cuda.cudadrv.driver import CudaAPIError, LinkerError
-
-    errors: list[type[Exception]] = [CudaAPIError, LinkerError]
-    with suppress(ImportError):  # it has no public name, and has moved before
-        errors.append(importlib.import_module("cuda.core._utils.cuda_utils").CUDAError)
+    """What the compiler, its linker and its driver raise when a module or a launch fails."""
+    errors: list[type[Exception]] = []
+    for module, name in _ERRORS:
+        with suppress(ImportError, AttributeError):  # a version without it does not raise it
+            errors.append(getattr(importlib.import_module(module), name))
     return tuple(errors)
 
 
@@ -243,3 +255,65 @@ def compile_ptx(
         function, signature, cc=capability, device=False, abi="numba", output="ptx"
     )
     return text
+
+
+_ERRORS = (
+    ("numba.cuda.cudadrv.driver", "CudaAPIError"),
+    ("numba.cuda.cudadrv.driver", "LinkerError"),
+    ("numba.cuda.cudadrv.error", "CCSupportError"),
+    ("numba.cuda.cudadrv.error", "NvvmError"),
+    ("numba.cuda.cudadrv.error", "NvvmSupportError"),
+    ("cuda.bindings.nvjitlink", "nvJitLinkError"),
+    ("cuda.bindings.nvvm", "nvvmError"),
+    ("cuda.core._utils.cuda_utils", "CUDAError"),  # it has no public name, and has moved before
+    ("cuda.pathfinder", "DynamicLibNotFoundError"),
+)
+"""What is raised where a kernel is compiled, linked, loaded or launched, by module."""
+
+
+VERSIONS_DIFFER = re.compile(
+    r"Unsupported \.version|UNSUPPORTED_PTX_VERSION|newer version of nvJitLink"
+    r"|OUTDATED_LIBRARY|(UNRECOGNIZED|UNSUPPORTED)_ARCH"
+)
+"""How nvJitLink, ptxas and the driver say that what libNVVM made is too new for them."""
+
+
+def what_failed(error: BaseException) -> str:
+    """One line of what was raised; where versions do not fit, with what would.
+
+    Parameters
+    ----------
+    error : BaseException
+        One of `launch_errors`, or any other.
+    """
+    text = str(error).replace("\0", "").strip() or type(error).__name__
+    # A linker gives its status first. What it found follows in its log, what ptxas found in that.
+    log = text.partition("error log:")[2].strip() or text
+    line = log.splitlines()[0]
+    line = line.partition("fatal")[2].strip(" :") or line
+    if not VERSIONS_DIFFER.search(text):
+        return line
+    return (
+        f"{line}: libNVVM must not be newer than nvJitLink or the driver: "
+        f"pip install --upgrade {_linker_package()}"
+    )
+
+
+def _linker_package() -> str:
+    """The package of nvJitLink, which links what any older libNVVM of its CUDA has made."""
+    bindings = importlib.import_module("cuda.bindings")
+    is_old = int(bindings.__version__.partition(".")[0]) < 13
+    return "nvidia-nvjitlink-cu12" if is_old else "nvidia-nvjitlink"
+
+
+def least_capability() -> tuple[int, int] | None:
+    """Compute capability of the oldest GPUs that the compiler makes code for, where it tells it."""
+    if SIMULATED:
+        return None
+    try:
+        least: tuple[int, int] = importlib.import_module(
+            "numba.cuda.cudadrv.nvrtc"
+        ).get_lowest_supported_cc()
+    except Exception:  # its loader has errors of its own; whatever is wrong, a launch will say it
+        return None
+    return least
