@@ -33,8 +33,8 @@ def test_a_run_of_many_layers_is_played_back_with_a_launch_a_step() -> None:
     assert [each.end for each in lists] == list(range(1, 121))
     assert {each.grid[0] for each in grouped} == {4096 // 16 // 8}
     # The first launch is for all features, the last one for those that are left.
-    assert grouped[0].grid[1] == -(-FEATURES // 64)
-    assert grouped[-1].grid[1] == -(-1801 // 64)
+    assert grouped[0].grid[1] == -(-FEATURES // 128)
+    assert grouped[-1].grid[1] == -(-1801 // 128)
     assert len(of_kind(asked, "launch", "load")) == 1
     # Each number for which the host waits has been asked for before.
     waits = [each.number for each in of_kind(asked, "wait")]

@@ -199,11 +199,12 @@ def test_what_was_made_ahead_is_waited_for(one_check: Any, script: Any, tmp_path
 
 
 def test_times_of_kernels_stand_beside_their_counts(script: Any) -> None:
-    times = {"grouped": [120, 0.004], "load": [1, 0.001]}
-    least = {"grouped 16 x 2": [120, 0.002, "issue"], "load without values": [1, 0.002, "L2"]}
+    times = {"grouped 16 x 4": [120, 0.004], "load ones 1 bit": [1, 0.001]}
+    least = {"grouped 16 x 4": [120, 0.002, "issue"], "load ones 1 bit": [1, 0.002, "L2"]}
     result = script.comparison(times, least)
-    assert result["said"][0].startswith("grouped: 120 launches, 4.000 ms; 120 counted, 2.000 ms at")
-    assert result["said"][-1] == "not as counted: load"
+    first, last = result["said"][0], result["said"][-1]
+    assert first.startswith("grouped 16 x 4: 120 launches, 4.000 ms; 120 counted, 2.000 ms at")
+    assert last == "not as counted: load ones 1 bit"
     line = script.row({"what": "kernels 4096x120", **result})
     assert "| kernels 4096x120 | kernels and counts | yes |" in line
     assert "2.00 times that" in line

@@ -23,7 +23,7 @@ def test_counts_are_printed_for_each_kernel_and_its_instructions(
     instructions, _, kernels = printed.partition("kernel         ")
     assert "ld.shared.f32" in instructions
     lines = {line.split("  ")[0]: line.split()[-15:] for line in kernels.splitlines()}
-    assert lines["resident 16, groups (2,)"][-1] == "3.0"  # barriers of a block
+    assert lines["resident 16, groups (2,)"][-1] == "2.0"  # barriers of a block
     assert lines["resident 16, groups"][:3] == ["1", "2", "0"]
     assert "live features after each layer: 3" in printed
     assert "host: " in printed

@@ -40,7 +40,7 @@ def test_multiply_adds_are_limited_by_issue_or_by_loads() -> None:
 
 
 def test_an_estimate_is_the_slower_of_computing_and_moving() -> None:
-    shares = {"grouped 16 x 2": 0.5, "resident 16, groups": 0.5}
+    shares = {"grouped 16 x 4": 0.5, "resident 16, groups": 0.5}
     gpu = report.Gpu("any", 0, 1e12, 1e12, 1e12, 163 << 10, 1e9)
     fast = gpu._replace(multiply_adds=1e20)
     slow = gpu._replace(multiply_adds=1e9)

@@ -23,7 +23,7 @@ from spdnn.plan.cuda.sizes import (
     PlanSizes,
     resident_bytes,
     resident_choices,
-    row_stride,
+    row_of,
     suits_resident,
 )
 from spdnn.plan.steps import LAYER, N_OUTPUTS, NO_LAYER
@@ -48,11 +48,12 @@ def step_matrix(plan: CudaPlan, step: int) -> np.ndarray:
             is_written[first : first + n_rows] += 1
             for k in range(n_inputs):
                 source = arrays.group_inputs[input_start + k * sizes.bundle + inner]
+                source = row_of(source) if plan.is_resident else source
                 for r in range(sizes.rows):
-                    pair = (k * sizes.rows // 2 + r // 2) * sizes.bundle + inner
-                    weight = arrays.group_weights[input_start * sizes.rows + 2 * pair + r % 2]
+                    quad = (k * sizes.rows // 4 + r // 4) * sizes.bundle + inner
+                    weight = arrays.group_weights[input_start * sizes.rows + 4 * quad + r % 4]
                     assert r < n_rows or weight == 0
-                    if r < n_rows:
+                    if weight != 0:
                         matrix[source, first + r] += weight
     chunks = []
     for block in range(row[FIRST_ELL], row[END_ELL]):
@@ -74,8 +75,9 @@ def step_matrix(plan: CudaPlan, step: int) -> np.ndarray:
                 start, width = arrays.slices[first_slice + inner // 32]
                 for entry in range(start + inner % 32, start + 32 * width, 32):
                     place = arrays.ell_indices[entry]
-                    source = place if plan.is_resident else (*staged, 0)[place]
-                    matrix[source, output] += arrays.ell_weights[entry]
+                    source = row_of(place) if plan.is_resident else (*staged, 0)[place]
+                    if arrays.ell_weights[entry] != 0:
+                        matrix[source, output] += arrays.ell_weights[entry]
     assert (is_written == 1).all()
     assert sorted(chunks) == list(range(len(chunks)))
     assert len(chunks) <= plan.max_chunks
@@ -148,7 +150,7 @@ def test_as_many_features_are_resident_as_shared_memory_holds() -> None:
     assert resident_choices(1024, 163 << 10) == [16, 8, 4]
     assert resident_choices(4096, 163 << 10) == [4]
     assert resident_choices(8192, 227 << 10) == []
-    assert resident_bytes(1024, 16) == 2 * 4 * 1024 * row_stride(16)
+    assert resident_bytes(1023, 16) == 2 * 4 * 1024 * 16
 
 
 def test_outputs_that_share_too_little_are_not_padded_to_groups() -> None:

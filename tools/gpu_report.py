@@ -208,7 +208,7 @@ def seconds_at_best(gpu: Gpu, neurons: int, layers: int, shares: dict[str, float
             computing = n * edges / (gpu.multiply_adds * shares[f"resident {most}, groups"])
             moving = -(-n // most) * 4 * edges / gpu.l2
         else:
-            computing = n * edges / (gpu.multiply_adds * shares["grouped 16 x 2"])
+            computing = n * edges / (gpu.multiply_adds * shares["grouped 16 x 4"])
             moving = TRAFFIC * neurons * n / gpu.memory
         seconds += max(computing, moving)
     return seconds

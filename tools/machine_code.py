@@ -144,7 +144,7 @@ def variants() -> list[Variant]:
     run(CudaSizes(layered), 8, True, "merge")
     in_chunks = replace(layered, chunk=1, skew=0)  # an output of four inputs is long
     run(CudaSizes(in_chunks), 8, True, "edges")
-    run(replace(CudaSizes(layered), thread_features=4), 8, True, "edges")
+    run(replace(CudaSizes(layered), thread_features=2), 8, True, "edges")
     resident = PlanSizes(shared_bytes=Recorder.shared_bytes)
     for width in (1024, 1700, 5000):  # 16, 8 and 4 features of a thread block
         run(CudaSizes(resident), width, True, "edges")
@@ -196,8 +196,8 @@ def assembled(variant: Variant, architecture: Architecture) -> Assembled:
         source.write_text(ptx_of(variant))
         limit = variant.max_registers
         options = [f"--maxrregcount={limit}"] if limit else []
-        log = _run("-v", f"-arch={architecture.name}", *options, "-o", target, source)
-        sass = _run("-sass", target)
+        log = _run("ptxas", "-v", f"-arch={architecture.name}", *options, "-o", target, source)
+        sass = _run("cuobjdump", "-sass", target)
 
     def number(pattern: str) -> int:
         found = re.search(pattern, log)

@@ -56,3 +56,16 @@ def test_a_plan_for_kernels_of_other_sizes_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"another one's .shared_bytes: 49152, not 0."):
         plan_for(less, network, "merge", tmp_path / "plan")
     assert (tmp_path / "plan").read_bytes() == before
+
+
+def test_a_plan_of_another_layout_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network, _ = many_layers()
+    with monkeypatch.context() as earlier:
+        earlier.setattr("spdnn.engines.cuda.engine.LAYOUT", 1)
+        before = CudaEngine(device=device_with(), sizes=sizes_with(IN_SHARED))
+        plan_for(before, network, "edges", tmp_path / "plan")
+    engine = CudaEngine(device=device_with(), sizes=sizes_with(IN_SHARED))
+    with pytest.raises(DataError, match=r"this plan is another one's .layout: 1, not 2."):
+        plan_for(engine, network, "edges", tmp_path / "plan")

@@ -24,7 +24,7 @@ from spdnn.engines.cuda.sizes import CudaSizes, kernels_of, sizes_for
 from spdnn.errors import PlanError
 from spdnn.features import Features
 from spdnn.network import Layer, Network
-from spdnn.plan.cuda.plan import CudaPlan, plan_cuda
+from spdnn.plan.cuda.plan import LAYOUT, CudaPlan, plan_cuda
 from spdnn.plan.cuda.sizes import RESIDENT_FEATURES, PlanSizes, suits_resident
 
 TRIED = 8
@@ -57,7 +57,7 @@ class CudaEngine:
         self.device = device if isinstance(device, Device) else open_device(device)
         self.sizes = sizes or sizes_for(self.device.shared_bytes)
         self.kernels = kernels_of(self.sizes)
-        self.plan_facts = asdict(self.sizes.plan)
+        self.plan_facts = {"layout": LAYOUT, **asdict(self.sizes.plan)}
         self._weights: tuple[CudaPlan, Weights] | None = None
         self._room: Room | None = None
 
@@ -91,9 +91,10 @@ class CudaEngine:
         network = Network([Layer(of_layer, bias=-0.01) for of_layer in weights])
         plan = plan_cuda(network, mode, sizes)
         enough = -(-self.device.n_multiprocessors // 2)  # blocks, see `Run`
-        blocks = RESIDENT_FEATURES if plan.is_resident else RESIDENT_FEATURES[-1:]
-        # One more than a thread block lists: several have kernels of their own.
-        for n_features in (*(of_block * enough for of_block in blocks), self.sizes.listed + 1):
+        of_blocks = RESIDENT_FEATURES if plan.is_resident else ()
+        # One thread block lists features, or several do, which have kernels of their own.
+        listed = self.sizes.listed, self.sizes.listed + 1
+        for n_features in (*(of_block * enough for of_block in of_blocks), *listed):
             indices = np.arange(n_features) % TRIED
             values = np.ones(indices.size, dtype=np.float32) if has_values else None
             features = Features(TRIED, np.arange(indices.size + 1), indices, values)

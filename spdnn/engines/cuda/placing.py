@@ -39,8 +39,7 @@ class OnDevice(NamedTuple):
     Attributes
     ----------
     tables : StepTables
-    groups, pairs : Groups
-        Groups with single weights, and with weights in pairs.
+    groups : Groups
     ell : EllBlocks
     chunks : DeviceArray
         The table of chunks.
@@ -48,7 +47,6 @@ class OnDevice(NamedTuple):
 
     tables: StepTables
     groups: Groups
-    pairs: Groups
     ell: EllBlocks
     chunks: DeviceArray
 
@@ -158,7 +156,7 @@ def place_weights(device: Device, plan: CudaPlan) -> Weights:
         for column, name in enumerate(WINDOWED):
             lengths = [plan.extents[w.end, column] - plan.extents[w.first, column]
                        for w in windows]  # fmt: skip
-            slot[name] = device.empty(max(2, *map(int, lengths)), getattr(arrays, name).dtype)
+            slot[name] = device.empty(max(map(int, lengths)), getattr(arrays, name).dtype)
         slots.append(slot)
     pinned = {name: device.pinned(getattr(arrays, name)) for name in WINDOWED}
     pinned[ORIGINS] = device.pinned(plan.extents)
@@ -171,13 +169,11 @@ def _on_device(
 ) -> OnDevice:
     """What kernels take of a plan's tables and one slot."""
     arrays = tables | slot
-    bundles, groups, inputs = (arrays[name] for name in ("bundles", "groups", "group_inputs"))
-    weights = arrays["group_weights"]
+    of_groups = ("bundles", "groups", "group_inputs", "group_weights")
     of_ell = ("ell_blocks", "stages", "slices", "maps", "ell_indices", "ell_weights")
     return OnDevice(
         StepTables(*(arrays[name] for name in ("steps", "caps", "bias", ORIGINS))),
-        Groups(bundles, groups, inputs, weights),
-        Groups(bundles, groups, inputs, device.view(weights, np.int64)),
+        Groups(*(arrays[name] for name in of_groups)),
         EllBlocks(*(arrays[name] for name in of_ell)),
         arrays["chunks"],
     )
@@ -213,8 +209,7 @@ def copied(device: Device, host: npt.NDArray[Any]) -> DeviceArray:
     device : Device
     host : ndarray
     """
-    # There are two numbers at least, since weights are also read in pairs.
-    array = device.empty(host.shape if host.size else (2, *host.shape[1:]), host.dtype)
+    array = device.empty(host.shape, host.dtype)
     device.write(array, np.ascontiguousarray(host))
     return array
 

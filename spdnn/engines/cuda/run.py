@@ -24,7 +24,7 @@ from spdnn.plan.cuda.plan import (
     WINDOWED,
     CudaPlan,
 )
-from spdnn.plan.cuda.sizes import resident_bytes, resident_choices
+from spdnn.plan.cuda.sizes import resident_bytes, resident_choices, resident_rows
 
 SEGMENT_ENDS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 28, 32, 40, 48, 64, 96, 128, 256, 512, 1024)
 """Layers after which the host learns how many features are live, or equal."""
@@ -392,9 +392,9 @@ class Run:
             sizes.resident_threads[0 if has_groups else 1],
             (
                 carried.tiles(),
-                Span(segment.first, segment.end, n_first, plan.max_width),
+                Span(segment.first, segment.end, n_first, resident_rows(plan.max_width)),
                 on_device.tables,
-                on_device.pairs,
+                on_device.groups,
                 on_device.ell,
                 carried.features.stands_for,
                 carried.counts,

@@ -32,7 +32,7 @@ class CudaSizes:
     """
 
     plan: PlanSizes
-    thread_features: int = 2
+    thread_features: int = 4
     minibatch: int = 16
     resident_threads: tuple[int, int] = (256, 1024)
     threads: int = 256

@@ -33,7 +33,7 @@ class Bundles(NamedTuple):
     inputs : ndarray, int32
         Positions of inputs, ``[k, group]`` in each bundle.
     weights : ndarray, float32
-        ``[k, pair of outputs, group, output of the pair]`` in each bundle.
+        ``[k, four outputs, group, output of the four]`` in each bundle.
     """
 
     bundles: npt.NDArray[np.int64]
@@ -57,7 +57,7 @@ def cut_bundles(
     columns : csc_array, shape (n_inputs, n_outputs)
         The weights of the step.
     inputs : ndarray, int32
-        The position of each of its entries' inputs.
+        What names each of its entries' inputs in the plan.
     outputs : ndarray, int32
         The outputs of all groups, group by group.
     sizes : ndarray, int64
@@ -65,7 +65,7 @@ def cut_bundles(
     bundle : int
         Groups of a bundle.
     rows : int
-        Outputs of a group at most, an even number.
+        Outputs of a group at most, a multiple of 4.
     """
     n_bundles = -(-sizes.size // bundle)
     firsts = np.cumsum(sizes) - sizes
@@ -92,7 +92,7 @@ def _fill_bundles(
     indptr: npt.NDArray[Any],
     inputs: npt.NDArray[np.int32],
     values: npt.NDArray[np.float32],
-    order: npt.NDArray[np.int32],
+    outputs: npt.NDArray[np.int32],
     groups: npt.NDArray[np.int64],
     starts: npt.NDArray[np.int64],
     bundle: int,
@@ -105,10 +105,10 @@ def _fill_bundles(
         start = starts[group // bundle]
         inner = group % bundle
         for row in range(groups[group, 1]):
-            first = indptr[order[groups[group, 0] + row]]
-            end = indptr[order[groups[group, 0] + row] + 1]
+            output = outputs[groups[group, 0] + row]
+            first, end = indptr[output], indptr[output + 1]
             for k in range(end - first):
                 if row == 0:
                     group_inputs[start + k * bundle + inner] = inputs[first + k]
-                place = ((k * rows // 2 + row // 2) * bundle + inner) * 2 + row % 2
+                place = ((k * rows // 4 + row // 4) * bundle + inner) * 4 + row % 4
                 group_weights[start * rows + place] = values[first + k]

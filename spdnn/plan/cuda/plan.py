@@ -29,7 +29,7 @@ from spdnn.plan.chunks import OUTPUT, cut_chunks
 from spdnn.plan.cuda.bundles import cut_bundles
 from spdnn.plan.cuda.ell import LARGEST_BUFFER, cut_ell
 from spdnn.plan.cuda.outputs import sort_outputs
-from spdnn.plan.cuda.sizes import PlanSizes, suits_resident
+from spdnn.plan.cuda.sizes import PlanSizes, row_of, suits_resident
 from spdnn.plan.steps import FIRST_OWN, NONZERO, Step, StepTable, Walk
 
 (
@@ -45,6 +45,9 @@ from spdnn.plan.steps import FIRST_OWN, NONZERO, Step, StepTable, Walk
 The first bundle and the end of them; the first ELL block, which is one of chunks if there are any,
 the first one of whole outputs and the end of them; and the neurons before the step.
 """
+
+LAYOUT = 2
+"""Changes with what numbers of a plan mean, so that a kept plan of another layout is refused."""
 
 BYTES_PER_EDGE = 8
 """Weight and index: what a plan takes for an edge, roughly."""
@@ -74,13 +77,14 @@ class CudaArrays(NamedTuple):
         they follow each other. Zeros are at the end, as many as a group has rows: a group always
         reads so many.
     group_inputs : ndarray, int32
-        Inputs of groups.
+        Inputs of groups: their positions, or for the resident kernel their rows
+        (`spdnn.plan.cuda.sizes.row_of`).
     group_weights : ndarray, float32
         Weights of groups.
     maps : ndarray, int32
         Inputs that the stages of ELL blocks hold.
     ell_indices : ndarray, uint16
-        Entries of ELL blocks: places in the buffer.
+        Entries of ELL blocks: places in the buffer, or for the resident kernel rows.
     ell_weights : ndarray, float32
         Their weights.
     """
@@ -220,6 +224,8 @@ class _Cutter:
         shared, group_sizes, long, alone = outputs
         first_bundle, first_ell = self._lengths["bundles"], self._lengths["ell_blocks"]
         inputs = self.position[columns.indices]
+        if self._is_resident:
+            inputs = row_of(inputs)
         self._add_groups(columns, inputs, shared, group_sizes)
         self._add_long(columns[:, long], shared.size)
         first_whole = self._lengths["ell_blocks"]

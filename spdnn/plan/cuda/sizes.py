@@ -2,12 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 RESIDENT_FEATURES = (16, 8, 4)
 """Features that a block of the resident kernel may carry."""
 
 RESIDENT_STATIC_BYTES = 1 << 10
 """Shared memory of the resident kernel beside the activations: flags, and what the system keeps."""
+
+BANK_CLASSES = 8
+"""Rows of shared memory that may lie in banks of their own: 32 banks, and four floats a load."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +23,7 @@ class PlanSizes:
     bundle : int
         Groups of a bundle: the warps of a thread block of the grouped kernel.
     rows : int
-        Outputs of a group, an even number.
+        Outputs of a group, a multiple of 4.
     warps : int
         Slices of an ELL block.
     buffer : int
@@ -43,12 +47,39 @@ class PlanSizes:
 
 
 def row_stride(features: int) -> int:
-    """Floats from a row of `features` floats in shared memory to the next.
+    """Floats from a row of the staged kernel's buffer to the next, for rows of `features` floats.
 
     Rows stay aligned for loads of four floats. Eight rows side by side begin in eight different
     quarters of the banks.
     """
     return features if features == 4 else features + 4
+
+
+def row_of(position: Any) -> Any:
+    """The row of shared memory in which the resident kernel keeps a neuron's activations.
+
+    Rows follow each other without gaps, so that rows of 16 floats take one half of the banks or
+    the other, by turns. The threads of a warp store the same output of several groups, 16 outputs
+    apart, at once. Within eight rows these are exchanged, in another way for each 16 outputs, so
+    that they do not meet in the same banks. The function is its own inverse.
+
+    Parameters
+    ----------
+    position : int or ndarray, whole numbers
+        The neuron's number in the plan's order.
+    """
+    return position ^ ((position >> 4) & (BANK_CLASSES - 1))
+
+
+def resident_rows(max_width: int) -> int:
+    """Rows of shared memory that so many neurons take, since `row_of` exchanges them by eights.
+
+    Parameters
+    ----------
+    max_width : int
+        Most neurons before or after any step.
+    """
+    return -(-max_width // BANK_CLASSES) * BANK_CLASSES
 
 
 def resident_bytes(max_width: int, features: int) -> int:
@@ -61,7 +92,7 @@ def resident_bytes(max_width: int, features: int) -> int:
     features : int
         Features that the block carries.
     """
-    return 2 * 4 * max_width * row_stride(features)
+    return 2 * 4 * resident_rows(max_width) * features
 
 
 def resident_choices(max_width: int, shared_bytes: int) -> list[int]:

@@ -10,7 +10,7 @@ import importlib.util
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,13 +34,17 @@ if getattr(cuda, "implementation", None) != "NVIDIA":
 
 __all__ = [
     "ALIGNED",
+    "QUAD",
     "SIMULATED",
     "WARP",
     "PackedLaunch",
     "compile_ptx",
     "cuda",
     "float32",
+    "float_as_int",
     "has_compiler",
+    "in_global",
+    "in_shared",
     "inlined",
     "int32",
     "int64",
@@ -50,6 +54,7 @@ __all__ = [
     "least_capability",
     "let_share",
     "loaded",
+    "store4",
     "uint16",
     "uint32",
     "uint64",
@@ -89,6 +94,141 @@ int_as_float: Any = (
     _int_as_float if SIMULATED else importlib.import_module("numba.cuda.libdevice").int_as_float
 )
 """The float32 number that 32 bits are; a scalar's `view` would need a device to compile."""
+
+
+QUAD = 4
+"""Numbers that one instruction loads or stores at most: 16 bytes, aligned to as many."""
+
+
+def _place(array: Any, index: Any) -> Any:
+    return index
+
+
+def _load(array: Any, place: Any, further: Any) -> Any:
+    return array[place + further]
+
+
+def _load4(array: Any, place: Any, further: Any) -> tuple[Any, ...]:
+    return tuple(array[place + further : place + further + QUAD])
+
+
+def _store4(array: Any, index: Any, first: Any, second: Any, third: Any, fourth: Any) -> None:
+    array[index : index + QUAD] = first, second, third, fourth
+
+
+def _float_as_int(number: Any) -> Any:
+    return np.float32(number).view(np.int32)
+
+
+class Access(NamedTuple):
+    """Ways to memory that the compiler of kernels does not offer, in one of the memories.
+
+    Attributes
+    ----------
+    place : callable
+        ``place(array, index)``: where a number of an array lies. `array` has one axis, numbers of
+        32 bits. `index` is a whole number without a sign.
+    load : callable
+        ``load(array, place, further)``: the number so many numbers behind a place. A loop whose
+        place stays the same has less to compute at each load than with an index.
+    load4 : callable
+        ``load4(array, place, further)``: four numbers of float32 from there on, a tuple, by one
+        instruction. They must lie at a multiple of 16 bytes.
+    """
+
+    place: Any
+    load: Any
+    load4: Any
+
+
+def _compiled(space: int) -> Access:
+    """Make `Access` for kernels, for an address space of NVVM: 1 global, 3 shared memory."""
+    four = ir.VectorType(ir.FloatType(), QUAD)
+
+    def place(typing_context: Any, array: Any, index: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            pointer = _pointer(context, builder, signature, arguments)
+            pointer = builder.addrspacecast(pointer, pointer.type.pointee.as_pointer(space))
+            return builder.ptrtoint(pointer, ir.IntType(64))
+
+        return types.uint64(array, index), generate
+
+    def loaded(kind: Any, context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        """Load a number, or four."""
+        further = context.cast(builder, arguments[2], signature.args[2], types.uint64)
+        further = builder.mul(further, ir.Constant(ir.IntType(64), 4))
+        at = builder.add(arguments[1], further)
+        pointer = builder.inttoptr(at, kind.as_pointer(space))
+        return builder.load(pointer, align=4 * QUAD if kind is four else 4)
+
+    def load(typing_context: Any, array: Any, place: Any, further: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            kind = context.get_data_type(array.dtype)
+            return loaded(kind, context, builder, signature, arguments)
+
+        return array.dtype(array, types.uint64, further), generate
+
+    def load4(typing_context: Any, array: Any, place: Any, further: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            vector = loaded(four, context, builder, signature, arguments)
+            numbers = [
+                builder.extract_element(vector, ir.Constant(ir.IntType(32), number))
+                for number in range(QUAD)
+            ]
+            return context.make_tuple(builder, signature.return_type, numbers)
+
+        return types.UniTuple(types.float32, QUAD)(array, types.uint64, further), generate
+
+    return Access(intrinsic(place), intrinsic(load), intrinsic(load4))
+
+
+def _pointer(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    """The pointer to a number of an array: the first two of the arguments."""
+    memory = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+    return builder.gep(
+        memory, [context.cast(builder, arguments[1], signature.args[1], types.uint64)]
+    )
+
+
+def _compiled_store4(
+    typing_context: Any, array: Any, index: Any, first: Any, second: Any, third: Any, fourth: Any
+) -> Any:
+    quad = ir.VectorType(ir.FloatType(), QUAD)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = _pointer(context, builder, signature, arguments)
+        stored = ir.Constant(quad, ir.Undefined)
+        for number, value in enumerate(arguments[2:]):
+            stored = builder.insert_element(stored, value, ir.Constant(ir.IntType(32), number))
+        builder.store(stored, builder.bitcast(pointer, quad.as_pointer()), align=4 * QUAD)
+        return context.get_dummy_value()
+
+    return types.none(array, index, *[types.float32] * QUAD), generate
+
+
+in_global: Access
+"""Access to global memory."""
+
+in_shared: Access
+"""Access to shared memory."""
+
+store4: Any
+"""``store4(array, index, a, b, c, d)``: store four numbers, aligned to 16 bytes, at once."""
+
+float_as_int: Any
+"""The bits of a float32 number as int32; a scalar's `view` would need a device to compile."""
+
+if SIMULATED:
+    in_global = in_shared = Access(_place, _load, _load4)
+    store4, float_as_int = _store4, _float_as_int
+else:
+    from llvmlite import ir
+
+    types: Any = importlib.import_module("numba.core.types")
+    intrinsic: Any = importlib.import_module("numba.cuda.extending").intrinsic
+    in_global, in_shared = _compiled(1), _compiled(3)
+    store4 = intrinsic(_compiled_store4)
+    float_as_int = importlib.import_module("numba.cuda.libdevice").float_as_int
 
 
 def kernel(function: Callable[..., Any], max_registers: int | None = None) -> Any:

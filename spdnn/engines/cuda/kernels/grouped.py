@@ -15,11 +15,15 @@ import numpy as np
 from spdnn.engines.cuda.kernels.activation import activation
 from spdnn.engines.cuda.kernels.gpu import (
     ALIGNED,
+    QUAD,
     WARP,
     cuda,
     float32,
+    in_global,
+    in_shared,
     int32,
     int64,
+    store4,
     uint32,
     uint64,
 )
@@ -28,8 +32,11 @@ from spdnn.plan.cuda.bundles import UNROLL
 from spdnn.plan.cuda.plan import END_BUNDLE, FIRST_BUNDLE, GROUP_INPUTS, N_INPUTS
 from spdnn.plan.steps import BIAS_START, IS_RELU, LAYER, N_OUTPUTS, NO_LAYER, TESTS
 
-STAGED_INPUTS = 16
-"""Inputs whose weights are staged at a time: with 8 groups of 16 outputs, 8 KiB."""
+STAGED_INPUTS = 32
+"""Inputs whose weights are staged at a time: with 8 groups of 16 outputs, 16 KiB."""
+
+load_global, load4_global, place_global = in_global.load, in_global.load4, in_global.place
+load_shared, load4_shared, place_shared = in_shared.load, in_shared.load4, in_shared.place
 
 
 def make_grouped(bundle: int, rows: int, features: int) -> Callable[..., Any]:
@@ -48,8 +55,8 @@ def make_grouped(bundle: int, rows: int, features: int) -> Callable[..., Any]:
         Features of a thread.
     """
     threads = bundle * WARP
-    pairs = rows // 2
-    weights_shape = (STAGED_INPUTS * bundle, rows)
+    quads = rows // QUAD
+    weights_shape = STAGED_INPUTS * bundle * rows
     inputs_shape = STAGED_INPUTS * bundle
     sums_shape = (rows, features)
     ahead = UNROLL if features > 2 else UNROLL // 2
@@ -65,49 +72,65 @@ def make_grouped(bundle: int, rows: int, features: int) -> Callable[..., Any]:
         shared_inputs = cuda.shared.array(inputs_shape, int32)
         sums = cuda.local.array(sums_shape, float32)
         loaded = cuda.local.array(loaded_shape, float32)
-        starts = cuda.local.array(features, int64)
+        of_rows = cuda.local.array(QUAD, float32)
+        starts = cuda.local.array(features, uint64)
         step = uint64(cursor[0])
         bundle_number = steps[step, FIRST_BUNDLE] + cuda.blockIdx.x
         n = int32(n_live[0])
         first = int32(cuda.blockIdx.y * (WARP * features))
         if bundle_number >= steps[step, END_BUNDLE] or first >= n:
             return
-        thread = uint32(cuda.threadIdx.x)
-        group = thread // WARP
-        in_warp = thread % WARP
+        thread = int32(cuda.threadIdx.x)
+        group = uint32(thread) // WARP
+        in_warp = int32(thread & (WARP - 1))
         n_before = steps[step, N_INPUTS]
         n_inputs = int32(bundles[uint64(bundle_number), 0])
-        input_start = bundles[uint64(bundle_number), 1] - origins[GROUP_INPUTS]
+        # A device has room for fewer than 2^32 of them: their weights alone would be 256 GiB.
+        input_start = uint32(bundles[uint64(bundle_number), 1] - origins[GROUP_INPUTS])
         for v in range(features):
             # Threads beyond the last feature compute it once more and write nothing.
-            source = live[uint32(min(first + v * WARP + in_warp, n - 1))]
-            starts[v] = int64(source // WARP) * n_before * WARP + source % WARP
+            source = live[uint32(min(int32(first + v * WARP + in_warp), int32(n - 1)))]
+            start = int64(source // WARP) * n_before * WARP + source % WARP
+            starts[v] = place_global(y, uint64(start))
             for row in range(rows):
                 sums[row, v] = zero
         while n_inputs > 0:
-            n_staged = min(STAGED_INPUTS, n_inputs)
+            n_staged = int32(min(STAGED_INPUTS, n_inputs))
             cuda.syncthreads()
-            for e in range(thread, n_staged * bundle * rows, threads):
-                k = e // (rows * bundle)
-                pair = e // (2 * bundle) % pairs
-                place = uint32(k * bundle + e // 2 % bundle)
-                shared_weights[place, uint32(pair * 2 + e % 2)] = weights[
-                    uint64(input_start * rows + e)
-                ]
-            if thread < n_staged * bundle:
-                shared_inputs[uint32(thread)] = inputs[uint64(input_start + thread)]
-            input_start += STAGED_INPUTS * bundle
+            # Weights keep their order, so that no place has to be computed for one of them.
+            source_place = place_global(weights, uint64(input_start) * uint64(rows))
+            e = int32(thread * QUAD)
+            while e < n_staged * int32(bundle * rows):
+                a, b, c, d = load4_global(weights, source_place, uint32(e))
+                store4(shared_weights, uint32(e), a, b, c, d)
+                e = int32(e + threads * QUAD)
+            e = int32(thread)
+            while e < n_staged * int32(bundle):
+                shared_inputs[uint32(e)] = inputs[uint64(input_start) + uint64(e)]
+                e = int32(e + threads)
+            input_start = uint32(input_start + STAGED_INPUTS * bundle)
             cuda.syncthreads()
-            for k in range(0, n_staged, ahead):
+            k = int32(0)
+            while k < n_staged:
+                inputs_place = place_shared(shared_inputs, uint32(k * bundle) + group)
+                weights_place = place_shared(
+                    shared_weights, uint32(k * (bundle * rows)) + group * QUAD
+                )
+                k = int32(k + ahead)
                 for u in range(ahead):
-                    source_place = int64(shared_inputs[uint32((k + u) * bundle + group)]) * WARP
+                    number = load_shared(shared_inputs, inputs_place, uint32(u * bundle))
+                    further = uint64(uint32(number)) * WARP
                     for v in range(features):
-                        loaded[u, v] = y[uint64(starts[v] + source_place)]
+                        loaded[u, v] = load_global(y, starts[v], further)
                 for u in range(ahead):
-                    for row in range(rows):
-                        weight = shared_weights[uint32((k + u) * bundle + group), row]
-                        for v in range(features):
-                            sums[row, v] += weight * loaded[u, v]
+                    for q in range(quads):
+                        of_quad = (u * quads + q) * (bundle * QUAD)
+                        of_rows[0], of_rows[1], of_rows[2], of_rows[3] = load4_shared(
+                            shared_weights, weights_place, uint32(of_quad)
+                        )
+                        for r in range(QUAD):
+                            for v in range(features):
+                                sums[q * QUAD + r, v] += of_rows[r] * loaded[u, v]
             n_inputs = int32(n_inputs - STAGED_INPUTS)
         # These are read once more, rather than kept in registers while sums are taken.
         step = uint64(cursor[0])
@@ -128,7 +151,7 @@ def make_grouped(bundle: int, rows: int, features: int) -> Callable[..., Any]:
             for v in range(features):
                 sums[row, v] = activation(sums[row, v], of_output, tests_nonzero, least, cap)
         for v in range(features):
-            f = first + v * WARP + in_warp
+            f = int32(first + v * WARP + in_warp)
             if f < n:
                 target = int64(f // WARP) * n_after * WARP + f % WARP
                 target += first_output * WARP

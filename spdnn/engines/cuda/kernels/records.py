@@ -50,6 +50,31 @@ class StepTables(NamedTuple):
     origins: Any
 
 
+class StepFacts(NamedTuple):
+    """What the resident kernel reads of a row of the step table, as whole numbers of 32 bits.
+
+    Attributes
+    ----------
+    first_bundle, end_bundle, first_ell, end_ell : int32
+        The bundles and ELL blocks of the step.
+    bias_start, layer, is_relu, tests, may_drop : int32
+        See `spdnn.plan.steps`.
+    cap : float32
+        Largest activation.
+    """
+
+    first_bundle: Any
+    end_bundle: Any
+    first_ell: Any
+    end_ell: Any
+    bias_start: Any
+    layer: Any
+    is_relu: Any
+    tests: Any
+    may_drop: Any
+    cap: Any
+
+
 class Groups(NamedTuple):
     """The groups of a plan; see `spdnn.plan.cuda.bundles.Bundles`.
 
@@ -59,8 +84,8 @@ class Groups(NamedTuple):
         Tables of bundles and groups.
     inputs : array, int32
         Inputs of groups.
-    weights : array, float32 or int64
-        Weights of groups; for the resident kernel two float32 in each number.
+    weights : array, float32
+        Weights of groups. They begin at a multiple of 16 bytes.
     """
 
     bundles: Any
@@ -157,14 +182,14 @@ class Span(NamedTuple):
         The first step, and the end of them (excluded).
     n_first : int
         Neurons before the first step.
-    width : int
-        Most neurons before or after any step.
+    n_rows : int
+        Rows of shared memory for the neurons before any step, and for those after it.
     """
 
     first_step: int
     end_step: int
     n_first: int
-    width: int
+    n_rows: int
 
 
 class HashTable(NamedTuple):

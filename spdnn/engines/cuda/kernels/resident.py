@@ -2,30 +2,48 @@
 
 The activations of `features` features live in the block's shared memory, twice: before and after a
 step. Between the first layer and the last only weights are read from global memory, and neither
-launches nor lists are needed between layers. Groups of outputs with the same inputs are small dense
-products: a thread takes a group and four features, 64 sums in registers. Of the other outputs, in
-sliced ELL, a thread takes one, for all features of the block.
+launches nor lists are needed between layers.
+
+Groups of outputs with the same inputs are small dense products. A thread takes eight outputs of a
+group for eight features, 64 sums in registers: so it reads as few numbers for a multiply-add as it
+can. While it multiplies, the weights and inputs that come next are on their way to registers, those
+of the next step, too. Of the other outputs, in sliced ELL, a thread takes one, for four features.
+
+What a step reads of the plan's tables is known one step ahead. A barrier between two steps is then
+followed by one wait for memory at most, not by a chain of them.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from spdnn.engines.cuda.kernels.activation import activation
 from spdnn.engines.cuda.kernels.gpu import (
     ALIGNED,
+    QUAD,
     WARP,
     cuda,
     float32,
+    float_as_int,
+    in_global,
+    in_shared,
     inlined,
     int32,
     int64,
-    int_as_float,
+    store4,
     uint32,
     uint64,
 )
-from spdnn.engines.cuda.kernels.records import EllBlocks, Groups, Span, StepTables, Tiles
+from spdnn.engines.cuda.kernels.records import (
+    EllBlocks,
+    Groups,
+    Span,
+    StepFacts,
+    StepTables,
+    Tiles,
+)
+from spdnn.plan.cuda import sizes
 from spdnn.plan.cuda.bundles import UNROLL
 from spdnn.plan.cuda.plan import (
     ELL_INDICES,
@@ -35,7 +53,6 @@ from spdnn.plan.cuda.plan import (
     FIRST_ELL,
     GROUP_INPUTS,
 )
-from spdnn.plan.cuda.sizes import row_stride
 from spdnn.plan.steps import (
     BIAS_START,
     IS_RELU,
@@ -46,12 +63,84 @@ from spdnn.plan.steps import (
     TESTS,
 )
 
-QUAD = 4
-"""Features of a thread in a group: one 16-byte load from shared memory."""
+MOST_SUMS = 64
+"""Sums of a thread in a group."""
+
+MOST_FEATURES = 8
+"""Features of a thread in a group at most: two loads of 16 bytes from shared memory."""
+
+NO_SIGN = 0x7FFFFFFF
+"""All bits of a float32 number but its sign."""
+
+FLAG_ROWS = 3
+"""Rows of flags. While one is read, threads that are ahead set those of the next layer. The third
+row is cleared for the layer after it."""
+
+row_of = inlined(sizes.row_of)
+load4_global, place_shared, load4_shared = in_global.load4, in_shared.place, in_shared.load4
+place_global = in_global.place
 
 
-def make_groups(bundle: int, rows: int, features: int, threads: int) -> Callable[..., Any]:
-    """Make the part of the kernel that takes groups: a thread takes a group and four features.
+def facts_of(plan: StepTables, number: Any) -> StepFacts:
+    """What the tables say of a step."""
+    steps = plan.steps
+    step = uint64(number)
+    return StepFacts(
+        int32(steps[step, FIRST_BUNDLE]),
+        int32(steps[step, END_BUNDLE]),
+        int32(steps[step, FIRST_ELL]),
+        int32(steps[step, END_ELL]),
+        int32(steps[step, BIAS_START]),
+        int32(steps[step, LAYER]),
+        int32(steps[step, IS_RELU]),
+        int32(steps[step, TESTS]),
+        int32(steps[step, MAY_DROP]),
+        plan.caps[step],
+    )
+
+
+facts_of = inlined(facts_of)
+
+
+class GroupThreads(NamedTuple):
+    """How threads share the groups of a step.
+
+    Attributes
+    ----------
+    rows : int
+        Outputs of a thread.
+    parts : int
+        Threads that share the outputs of a group.
+    features : int
+        Features of a thread, 4 or 8.
+    of_group : int
+        Threads of a group.
+    """
+
+    rows: int
+    parts: int
+    features: int
+    of_group: int
+
+
+def group_threads(rows: int, features: int) -> GroupThreads:
+    """How threads share groups of `rows` outputs, for `features` features of a thread block.
+
+    Parameters
+    ----------
+    rows, features : int
+        Multiples of 4.
+    """
+    of_thread = min(features, MOST_FEATURES)
+    rows_of_thread = min(rows, MOST_SUMS // of_thread)
+    parts = rows // rows_of_thread
+    return GroupThreads(rows_of_thread, parts, of_thread, parts * (features // of_thread))
+
+
+def make_groups(
+    bundle: int, rows: int, features: int, threads: int
+) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
+    """Make the part of the kernel that takes groups.
 
     Parameters
     ----------
@@ -61,101 +150,231 @@ def make_groups(bundle: int, rows: int, features: int, threads: int) -> Callable
         Features of a thread block, a multiple of 4.
     threads : int
         Threads of a thread block.
+
+    Returns
+    -------
+    find_bundle : callable
+        Finds the bundle in which a thread begins a step.
+    begin : callable
+        Loads the first weights of a thread, and the rows of the inputs that belong to them.
+    take_groups : callable
+        Takes the groups of a step, and begins the next step.
     """
-    quads = features // QUAD
-    pairs = rows // 2
-    stride = row_stride(features)
-    sums_shape = (rows, QUAD)
-    loaded_shape = (UNROLL, QUAD)
-    zero, lowest = float32(0), float32(-np.inf)
+    own_rows, parts, own_features, of_group = group_threads(rows, features)
+    n_quads = own_features // QUAD
+    row_quads = own_rows // QUAD
+    shares = of_group // parts
+    # From the weights of an input to those of the next one, for a group.
+    weights_step = rows * bundle
+    sums_shape = (own_rows, own_features)
+    loaded_shape = (UNROLL, own_features)
+    zero = float32(0)
+
+    def find_bundle(of_step: StepFacts, in_groups: Groups, item: Any) -> Any:
+        """The inputs of the bundle of an item, and where they begin; 0 without such an item."""
+        group = item // of_group
+        of_bundle = of_step.first_bundle + group // bundle
+        if of_bundle < of_step.end_bundle:
+            row = uint64(of_bundle)
+            return in_groups.bundles[row, 0], in_groups.bundles[row, 1]
+        return 0, 0
+
+    def load_weights(in_groups: Groups, place: Any, u: Any, weights: Any) -> None:
+        """Load the weights of an input for the outputs of the thread."""
+        for q in range(row_quads):
+            further = uint64(u * weights_step + q * (bundle * QUAD))
+            a, b, c, d = load4_global(in_groups.weights, place, further)
+            weights[u, QUAD * q] = a
+            weights[u, QUAD * q + 1] = b
+            weights[u, QUAD * q + 2] = c
+            weights[u, QUAD * q + 3] = d
+
+    load_weights = inlined(load_weights)
+
+    def load_inputs(memory: Any, bases: Any, row: Any, u: Any, loaded: Any) -> None:
+        """Load an input for the features of the thread."""
+        for q in range(n_quads):
+            a, b, c, d = load4_shared(memory, bases[q], row)
+            loaded[u, QUAD * q] = a
+            loaded[u, QUAD * q + 1] = b
+            loaded[u, QUAD * q + 2] = c
+            loaded[u, QUAD * q + 3] = d
+
+    load_inputs = inlined(load_inputs)
+
+    def multiply(sums: Any, weights: Any, loaded: Any, u: Any) -> None:
+        """Add what an input gives to all sums."""
+        for r in range(own_rows):
+            for v in range(own_features):
+                sums[r, v] += weights[u, r] * loaded[u, v]
+
+    multiply = inlined(multiply)
+
+    def weights_at(item: Any, start: Any) -> Any:
+        """Where the weights of an item begin."""
+        inner = item // of_group % bundle
+        part = item % parts
+        return start * rows + (part * (row_quads * bundle) + inner) * QUAD
+
+    weights_at = inlined(weights_at)
+
+    def begin(
+        in_groups: Groups, n_inputs: Any, start: Any, item: Any, weights: Any, rows_ahead: Any
+    ) -> None:
+        """Load the first weights of an item, and the rows of their inputs."""
+        if n_inputs > 0:
+            inner = item // of_group % bundle
+            place = place_global(in_groups.weights, uint64(weights_at(item, start)))
+            for u in range(UNROLL):
+                rows_ahead[u] = in_groups.inputs[uint64(start + u * bundle + inner)]
+                load_weights(in_groups, place, u, weights)
+
+    begin = inlined(begin)
+    find_bundle = inlined(find_bundle)
 
     def take_groups(
         plan: StepTables,
-        step: Any,
+        of_step: StepFacts,
+        of_next: StepFacts,
         in_groups: Groups,
+        own_bundle: Any,
         memory: Any,
         before: Any,
         after: Any,
         is_live: Any,
         turn: Any,
         thread: Any,
-    ) -> None:
-        """Compute the groups of a step, from `before` to `after` in shared memory."""
-        steps, caps, bias, origins = plan
-        bundles, groups, inputs, weights = in_groups
+        weights: Any,
+        rows_ahead: Any,
+    ) -> Any:
+        """Take the groups of a step, from `before` to `after` in shared memory.
+
+        `own_bundle` is what `find_bundle` says of the thread's first item, and `weights` and
+        `rows_ahead` are what `begin` has loaded for it. At the end they are the next step's.
+        """
         sums = cuda.local.array(sums_shape, float32)
         loaded = cuda.local.array(loaded_shape, float32)
-        least = zero if steps[step, IS_RELU] != 0 else lowest
-        tests_nonzero = steps[step, TESTS] != 0
-        cap = caps[step]
-        bias_start = steps[step, BIAS_START]
-        ends_layer = steps[step, LAYER] != NO_LAYER
-        first_bundle = steps[step, FIRST_BUNDLE]
-        n_items = (steps[step, END_BUNDLE] - first_bundle) * (bundle * quads)
+        biases = cuda.local.array(own_rows, float32)
+        alive = cuda.local.array(own_features, int32)
+        bases = cuda.local.array(n_quads, uint64)
+        origin = plan.origins[GROUP_INPUTS]
+        n_items = (of_step.end_bundle - of_step.first_bundle) * (bundle * of_group)
+        next_bundle = find_bundle(of_next, in_groups, thread)
+        has_bundles = of_step.end_bundle > 0
         for item in range(thread, n_items, threads):
-            quad = uint32(item % quads * QUAD)
-            group = first_bundle * bundle + item // quads
-            of_bundle = uint64(group // bundle)
-            inner = group % bundle
-            input_at = bundles[of_bundle, 1] - origins[GROUP_INPUTS] + inner
-            # Weights are read as pairs: half as many numbers.
-            pair_at = (bundles[of_bundle, 1] - origins[GROUP_INPUTS]) * pairs + inner
-            for row in range(rows):
-                for v in range(QUAD):
-                    sums[row, v] = zero
-            for _ in range(0, bundles[of_bundle, 0], UNROLL):
-                for u in range(UNROLL):
-                    place = uint32(inputs[uint64(input_at + u * bundle)])
-                    place = before + place * uint32(stride) + quad
-                    for v in range(QUAD):
-                        loaded[u, v] = memory[place + uint32(v)]
-                for u in range(UNROLL):
-                    for pair in range(pairs):
-                        bits = weights[uint64(pair_at + (u * pairs + pair) * bundle)]
-                        low = int_as_float(np.int32(bits))
-                        high = int_as_float(np.int32(bits >> 32))
-                        for v in range(QUAD):
-                            sums[2 * pair, v] += low * loaded[u, v]
-                            sums[2 * pair + 1, v] += high * loaded[u, v]
-                input_at += UNROLL * bundle
-                pair_at += UNROLL * bundle * pairs
-            first_output = groups[uint64(group), 0]
-            n_rows = groups[uint64(group), 1]
-            # Loops are short: each is unrolled, so that sums stay in registers.
-            for row in range(rows):
+            part = item % parts
+            share = item // parts % shares
+            # Threads with other outputs of the group take the same features in another order: so
+            # they read, and write, in other banks.
+            quad = uint32((share * n_quads + part % n_quads) * QUAD)
+            for q in range(n_quads):
+                bases[q] = place_shared(memory, before + (quad ^ uint32(QUAD * q)))
+            n_inputs = int32(own_bundle[0])
+            start = own_bundle[1] - origin
+            group = uint64(of_step.first_bundle * bundle + item // of_group)
+            first_output = int32(in_groups.groups[group, 0]) + part * own_rows
+            n_rows = int32(in_groups.groups[group, 1]) - part * own_rows
+            for r in range(own_rows):
                 # Beyond the rows of the group are biases of others, or padding.
-                of_output = bias[uint64(bias_start + first_output + row)]
-                for v in range(QUAD):
-                    sums[row, v] = activation(sums[row, v], of_output, tests_nonzero, least, cap)
-            for row in range(rows):
-                if row < n_rows:
-                    place = after + uint32((first_output + row) * stride) + quad
-                    for v in range(QUAD):
-                        memory[place + uint32(v)] = sums[row, v]
-                        if ends_layer and sums[row, v] != zero:
-                            is_live[turn, quad + uint32(v)] = 1
+                biases[r] = plan.bias[uint64(of_step.bias_start + first_output + r)]
+            inner = item // of_group % bundle
+            weight_at = weights_at(item, start)
+            input_at = start + inner
+            n_further = n_inputs - int32(UNROLL)
+            if n_further > 0:
+                input_at += UNROLL * bundle
+            for u in range(UNROLL):
+                load_inputs(memory, bases, uint32(rows_ahead[u]) * uint32(features), u, loaded)
+                rows_ahead[u] = in_groups.inputs[uint64(input_at + u * bundle)]
+            for r in range(own_rows):
+                for v in range(own_features):
+                    sums[r, v] = zero
+            while n_further > 0:
+                n_further = int32(n_further - int32(UNROLL))
+                weight_at += UNROLL * weights_step
+                place = place_global(in_groups.weights, uint64(weight_at))
+                if n_further > 0:
+                    input_at += UNROLL * bundle
+                # What was multiplied makes room for what comes next, in two halves. The branch
+                # between them is always taken, which the compiler does not know. Without it the
+                # assembler moves all loads behind the last multiplication.
+                for u in range(UNROLL // 2):
+                    multiply(sums, weights, loaded, u)
+                    load_weights(in_groups, place, u, weights)
+                    load_inputs(memory, bases, uint32(rows_ahead[u]) * uint32(features), u, loaded)
+                    rows_ahead[u] = in_groups.inputs[uint64(input_at + u * bundle)]
+                if has_bundles:
+                    for u in range(UNROLL // 2, UNROLL):
+                        multiply(sums, weights, loaded, u)
+                        load_weights(in_groups, place, u, weights)
+                        row = uint32(rows_ahead[u]) * uint32(features)
+                        load_inputs(memory, bases, row, u, loaded)
+                        rows_ahead[u] = in_groups.inputs[uint64(input_at + u * bundle)]
+            for u in range(UNROLL):
+                multiply(sums, weights, loaded, u)
+            following = item + threads
+            if following < n_items:
+                own_bundle = find_bundle(of_step, in_groups, following)
+                begin(
+                    in_groups, own_bundle[0], own_bundle[1] - origin, following, weights, rows_ahead
+                )
+            else:
+                begin(
+                    in_groups, next_bundle[0], next_bundle[1] - origin, thread, weights, rows_ahead
+                )
+            least = zero if of_step.is_relu != 0 else float32(-np.inf)
+            for r in range(own_rows):
+                for v in range(own_features):
+                    sums[r, v] = activation(
+                        sums[r, v], biases[r], of_step.tests != 0, least, of_step.cap
+                    )
+            for v in range(own_features):
+                alive[v] = 0
+            for r in range(own_rows):
+                if r < n_rows:
+                    place = after + uint32(row_of(first_output + r)) * uint32(features) + quad
+                    for q in range(n_quads):
+                        store4(
+                            memory,
+                            place ^ uint32(QUAD * q),
+                            sums[r, QUAD * q],
+                            sums[r, QUAD * q + 1],
+                            sums[r, QUAD * q + 2],
+                            sums[r, QUAD * q + 3],
+                        )
+                    for v in range(own_features):
+                        alive[v] |= float_as_int(sums[r, v])
+            if of_step.layer != NO_LAYER:
+                for v in range(own_features):
+                    # All bits but the sign's: 0 and -0 are no activation.
+                    if alive[v] & NO_SIGN != 0:
+                        feature = (quad ^ uint32(v // QUAD * QUAD)) + uint32(v % QUAD)
+                        is_live[turn, feature] = 1
+        if thread >= n_items:
+            begin(in_groups, next_bundle[0], next_bundle[1] - origin, thread, weights, rows_ahead)
+        return next_bundle
 
-    return inlined(take_groups)
+    return find_bundle, begin, inlined(take_groups)
 
 
 def make_ell(warps: int, features: int, threads: int) -> Callable[..., Any]:
-    """Make the part of the kernel that takes ELL blocks: a thread takes an output.
+    """Make the part of the kernel that takes ELL blocks: a thread takes an output, four features.
 
     Parameters
     ----------
     warps : int
         Slices of an ELL block.
     features : int
-        Features of a thread block.
+        Features of a thread block, a multiple of 4.
     threads : int
         Threads of a thread block.
     """
-    stride = row_stride(features)
-    zero, lowest = float32(0), float32(-np.inf)
+    n_quads = features // QUAD
+    zero = float32(0)
 
     def take_ell(
         plan: StepTables,
-        step: Any,
+        of_step: StepFacts,
         ell: EllBlocks,
         memory: Any,
         before: Any,
@@ -164,41 +383,49 @@ def make_ell(warps: int, features: int, threads: int) -> Callable[..., Any]:
         turn: Any,
         thread: Any,
     ) -> None:
-        """Compute the ELL blocks of a step, from `before` to `after` in shared memory."""
-        steps, caps, bias, origins = plan
-        ell_blocks, stages, slices, _, indices, ell_weights = ell
-        sums = cuda.local.array(features, float32)
-        least = zero if steps[step, IS_RELU] != 0 else lowest
-        tests_nonzero = steps[step, TESTS] != 0
-        cap = caps[step]
-        bias_start = steps[step, BIAS_START]
-        ends_layer = steps[step, LAYER] != NO_LAYER
-        first_ell = steps[step, FIRST_ELL]
-        n_items = (steps[step, END_ELL] - first_ell) * (warps * WARP)
+        """Take the ELL blocks of a step, from `before` to `after` in shared memory."""
+        origin = plan.origins[ELL_INDICES]  # of indices and of weights
+        least = zero if of_step.is_relu != 0 else float32(-np.inf)
+        tests_nonzero = of_step.tests != 0
+        ends_layer = of_step.layer != NO_LAYER
+        n_items = (of_step.end_ell - of_step.first_ell) * (warps * WARP * n_quads)
         for item in range(thread, n_items, threads):
-            block = uint64(first_ell + item // (warps * WARP))
-            place_in_block = item % (warps * WARP)
-            if place_in_block < ell_blocks[block, 1]:
-                of_slice = uint64(stages[uint64(ell_blocks[block, 2]), 2] + place_in_block // WARP)
-                for v in range(features):
-                    sums[v] = zero
-                # Indices and weights have the same origin.
-                entry = slices[of_slice, 0] - origins[ELL_INDICES] + item % WARP
-                for _ in range(slices[of_slice, 1]):
-                    place = uint32(indices[uint64(entry)])
-                    place = before + place * uint32(stride)
-                    weight = ell_weights[uint64(entry)]
-                    for v in range(features):
-                        sums[v] += weight * memory[place + uint32(v)]
+            quad = uint32(item % n_quads * QUAD)
+            base = place_shared(memory, before + quad)
+            of_step_place = item // n_quads
+            block = uint64(of_step.first_ell + of_step_place // (warps * WARP))
+            in_block = of_step_place % (warps * WARP)
+            # A block has one stage, all inputs: its slices have the numbers of its warps.
+            of_slice = block * uint64(warps) + uint64(in_block // WARP)
+            if in_block < ell.blocks[block, 1]:
+                a = b = c = d = zero
+                entry = ell.slices[of_slice, 0] - origin + in_block % WARP
+                for _ in range(ell.slices[of_slice, 1]):
+                    row = uint32(ell.indices[uint64(entry)])
+                    weight = ell.weights[uint64(entry)]
+                    e, f, g, h = load4_shared(memory, base, row * uint32(features))
+                    a += weight * e
+                    b += weight * f
+                    c += weight * g
+                    d += weight * h
                     entry += WARP
-                output = ell_blocks[block, 0] + place_in_block
-                of_output = bias[uint64(bias_start + output)]
-                place = after + uint32(output * stride)
-                for v in range(features):
-                    value = activation(sums[v], of_output, tests_nonzero, least, cap)
-                    memory[place + uint32(v)] = value
-                    if ends_layer and value != zero:
-                        is_live[turn, uint32(v)] = 1
+                output = int32(ell.blocks[block, 0]) + in_block
+                of_output = plan.bias[uint64(of_step.bias_start + output)]
+                a = activation(a, of_output, tests_nonzero, least, of_step.cap)
+                b = activation(b, of_output, tests_nonzero, least, of_step.cap)
+                c = activation(c, of_output, tests_nonzero, least, of_step.cap)
+                d = activation(d, of_output, tests_nonzero, least, of_step.cap)
+                place = after + uint32(row_of(output)) * uint32(features) + quad
+                store4(memory, place, a, b, c, d)
+                if ends_layer:
+                    if a != zero:
+                        is_live[turn, quad] = 1
+                    if b != zero:
+                        is_live[turn, quad + uint32(1)] = 1
+                    if c != zero:
+                        is_live[turn, quad + uint32(2)] = 1
+                    if d != zero:
+                        is_live[turn, quad + uint32(3)] = 1
 
     return inlined(take_ell)
 
@@ -221,10 +448,10 @@ def make_resident(
     has_groups : bool
         Whether the plan has any groups; without them a thread needs fewer registers.
     """
-    stride = row_stride(features)
-    flags_shape = (2, features)
+    flags_shape = (FLAG_ROWS, features)
+    weights_shape = (UNROLL, group_threads(rows, features).rows)
     zero = float32(0)
-    take_groups = make_groups(bundle, rows, features, threads)
+    find_bundle, begin, take_groups = make_groups(bundle, rows, features, threads)
     take_ell = make_ell(warps, features, threads)
 
     def resident(
@@ -243,64 +470,76 @@ def make_resident(
         of them, features that entered.
         """
         y, out, live, n_live, flags = tiles
-        first_step, end_step, n_first, width = span
-        steps = plan.steps
+        first_step, end_step, n_first, n_rows = span
         memory = cuda.shared.array(0, float32, ALIGNED)
-        is_live = cuda.shared.array(flags_shape, int32)
+        is_live = cuda.shared.array(flags_shape, int32, ALIGNED)
+        weights = cuda.local.array(weights_shape, float32)
+        rows_ahead = cuda.local.array(UNROLL, int32)
         n = n_live[0]
         first = cuda.blockIdx.x * features
         if first >= n:
             return
-        thread = uint32(cuda.threadIdx.x)
+        thread = int32(cuda.threadIdx.x)
+        of_step = facts_of(plan, first_step)
+        of_next = facts_of(plan, min(first_step + 1, end_step - 1))
+        if has_groups:
+            own_bundle = find_bundle(of_step, in_groups, thread)
+            start = own_bundle[1] - plan.origins[GROUP_INPUTS]
+            begin(in_groups, own_bundle[0], start, thread, weights, rows_ahead)
         before = uint32(0)
-        after = uint32(width * stride)
+        after = uint32(n_rows * features)
         feature = thread % features
         source = live[uint32(min(first + feature, n - 1))]
         source_start = int64(source // WARP) * n_first * WARP + source % WARP
         is_carried = first + feature < n
+        stands = stands_for[uint32(min(first + feature, n - 1))]
         for p in range(thread // features, n_first, threads // features):
             value = y[uint64(source_start + p * WARP)] if is_carried else zero
-            memory[before + uint32(p * stride + feature)] = value
+            memory[before + uint32(row_of(p) * features + feature)] = value
         if thread < features:
-            is_live[0, uint32(thread)] = 0
-            is_live[1, uint32(thread)] = 0
+            for row in range(FLAG_ROWS):
+                is_live[row, uint32(thread)] = 0
         cuda.syncthreads()
         turn = uint32(0)
         for number in range(first_step, end_step):
-            step = uint64(number)
-            layer = steps[step, LAYER]
-            ends_layer = layer != NO_LAYER
+            further = facts_of(plan, min(number + 2, end_step - 1))
             if has_groups:
-                take_groups(plan, step, in_groups, memory, before, after, is_live, turn, thread)
-            take_ell(plan, step, ell, memory, before, after, is_live, turn, thread)
+                own_bundle = take_groups(
+                    plan, of_step, of_next, in_groups, own_bundle, memory, before, after,
+                    is_live, turn, thread, weights, rows_ahead,
+                )  # fmt: skip
+            take_ell(plan, of_step, ell, memory, before, after, is_live, turn, thread)
             cuda.syncthreads()
             before, after = after, before
-            if not ends_layer:
+            layer, may_drop = of_step.layer, of_step.may_drop != 0
+            of_step, of_next = of_next, further
+            if layer == NO_LAYER:
                 continue
-            may_drop = steps[step, MAY_DROP] != 0
-            n_left = 0
-            for v in range(features):
-                n_left += is_live[turn, v]
             if thread < features and is_carried:
                 lives = is_live[turn, uint32(thread)]
                 cuda.atomic.add(counts, (2, layer), 1)
                 if lives != 0:
-                    cuda.atomic.add(counts, (0, layer), stands_for[uint32(first + thread)])
+                    cuda.atomic.add(counts, (0, layer), stands)
                     cuda.atomic.add(counts, (1, layer), 1)
                 elif may_drop:
                     is_carried = False
-                # The other row is written in the next step, and nobody reads it any more.
-                is_live[uint32(1) - turn, uint32(thread)] = 0
-            turn = uint32(1) - turn
-            if may_drop and n_left == 0:
-                return
-            cuda.syncthreads()
-        n_last = steps[uint64(end_step - 1), N_OUTPUTS]
+            if may_drop:
+                n_left = 0
+                for v in range(features):
+                    n_left += is_live[turn, v]
+                if n_left == 0:
+                    return
+            # Behind the barrier nobody reads the flags of the layer before any more.
+            if thread < features:
+                is_live[uint32(turn + 2) % FLAG_ROWS, uint32(thread)] = 0
+            turn = uint32(turn + 1) % FLAG_ROWS
+        n_last = plan.steps[uint64(end_step - 1), N_OUTPUTS]
         f = cuda.blockIdx.x * features + feature
         if f < n_live[0]:
             target = int64(f // WARP) * n_last * WARP + f % WARP
             for p in range(thread // features, n_last, threads // features):
-                out[uint64(target + p * WARP)] = memory[before + uint32(p * stride + feature)]
+                place = before + uint32(row_of(p) * features + feature)
+                out[uint64(target + p * WARP)] = memory[place]
             if thread < features and is_carried:
                 flags[uint32(f)] = 1
 
