@@ -12,9 +12,13 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from spdnn.errors import DataError
+from spdnn.machine.jit import jit, read_only
 
 Activation = Literal["relu", "linear"]
 BiasRule = Literal["nonzero", "always"]
+
+_EXPONENT = 0x7F800000
+"""The exponent's bits of a float32 number; all are set where it is not finite."""
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -109,6 +113,53 @@ def _as_csr(weights: npt.ArrayLike | sp.sparray | sp.spmatrix) -> sp.csr_array:
         raise DataError(f"the weights of a layer must be a matrix of numbers ({error})") from error
     if csr.ndim != 2:
         raise DataError(f"the weights of a layer must be a matrix, not of shape {csr.shape}")
+    return csr if _is_clean(csr) else _cleaned(csr)
+
+
+def _is_clean(csr: sp.csr_array) -> bool:
+    """Whether the edges are in order, no edge is there twice or outside, and all are finite."""
+    if csr.indices.dtype != np.int32:
+        return False
+    indptr = csr.indptr.astype(np.int64, copy=False)
+    bits = csr.data.view(np.uint32)
+    return _are_clean(read_only(indptr), read_only(csr.indices), read_only(bits), csr.shape[1])
+
+
+@jit
+def _are_clean(
+    indptr: npt.NDArray[np.int64],
+    indices: npt.NDArray[np.int32],
+    bits: npt.NDArray[np.uint32],
+    n_outputs: int,
+) -> bool:
+    """See `_is_clean`; loops over edges are vector code."""
+    n_edges = indices.size
+    if indptr[-1] != n_edges or bits.size != n_edges:
+        return False
+    if n_edges == 0:
+        return True
+    # Seen as uint32, a negative number is too large as well.
+    largest = np.uint32(indices[0])
+    largest_exponent = np.uint32(bits[0] & np.uint32(_EXPONENT))
+    # Where numbers do not ascend, another row must begin.
+    n_falls = np.int32(0)
+    for k in range(np.uint64(1), np.uint64(n_edges)):
+        index = indices[k]
+        largest = max(largest, np.uint32(index))
+        largest_exponent = max(largest_exponent, np.uint32(bits[k] & np.uint32(_EXPONENT)))
+        n_falls = np.int32(n_falls + np.int32(index <= indices[k - np.uint64(1)]))
+    n_wrong = 0
+    for row in range(indptr.size - 1):
+        start, end = indptr[row], indptr[row + 1]
+        n_wrong += start > end or end > n_edges
+        if 0 < start < end <= n_edges:
+            n_falls -= indices[start] <= indices[start - 1]
+    is_in_order = n_wrong == 0 and n_falls == 0
+    return bool(is_in_order and largest < n_outputs and largest_exponent < _EXPONENT)
+
+
+def _cleaned(csr: sp.csr_array) -> sp.csr_array:
+    """Put the edges in order; DataError for what is wrong with them."""
     if not csr.has_canonical_format:
         n_stored = csr.nnz
         csr = csr.copy()
@@ -166,7 +217,10 @@ class LayerSequence(Sequence[Layer]):
 
     @abstractmethod
     def layer(self, index: int) -> Layer:
-        """Make or read a layer; `index` counts from 0 and is in range."""
+        """Make or read a layer; `index` counts from 0 and is in range.
+
+        Planning calls it from several threads at once.
+        """
 
     def fingerprint(self) -> str:
         """A digest that differs from that of other layers; subclasses may know a cheaper one."""

@@ -303,10 +303,12 @@ class StoredLayers(LayerSequence):
             indices = store.array(f"{index}/indices").astype(np.int32)
             data = store.array(f"{index}/weights")
             if data.size != indices.size:
-                if self._constant.size != indices.size or self._constant[0] != data[0]:
+                constant = self._constant  # another thread may replace it
+                if constant.size != indices.size or constant[0] != data[0]:
                     # Adjacent layers mostly have the same weight and can share this array.
-                    self._constant = np.full(indices.size, data[0], dtype=np.float32)
-                data = self._constant
+                    constant = np.full(indices.size, data[0], dtype=np.float32)
+                    self._constant = constant
+                data = constant
             parts = (data, indices, store.array(f"{index}/indptr"))
             weights = sp.csr_array(parts, shape=self.shapes[index])
             return Layer(weights, store.array(f"{index}/bias"), **self._facts[index])

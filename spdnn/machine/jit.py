@@ -14,7 +14,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
+import numpy as np
+import numpy.typing as npt
 
+_Number = TypeVar("_Number", bound=np.generic)
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _log = logging.getLogger(__name__)
 _warned: set[str] = set()
@@ -73,6 +76,13 @@ def jit(function: _Function) -> _Function:
     else:
         _guard_saving(compiled)
     return compiled
+
+
+def read_only(array: npt.NDArray[_Number]) -> npt.NDArray[_Number]:
+    """Give a view that cannot be written to: functions are compiled for this kind alone."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 def _guard_saving(compiled: Any) -> None:

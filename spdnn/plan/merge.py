@@ -16,8 +16,12 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from spdnn.machine.jit import jit, read_only
+from spdnn.machine.thread_pool import KeptThreads
 from spdnn.network import Layer, Network
-from spdnn.plan.groups import NOTHING, bits_of, group_columns
+from spdnn.plan.ahead import LEAST_EDGES, ahead
+from spdnn.plan.columns import Columns, columns_of_rows
+from spdnn.plan.groups import NOTHING, are_all_equal, bits_of, first_of_groups
 
 
 class MergedLayer(NamedTuple):
@@ -25,16 +29,17 @@ class MergedLayer(NamedTuple):
 
     Attributes
     ----------
-    sums : csr_array, shape (n_merged_inputs, n_sums), float32, or None
+    sums : csc_array, shape (n_merged_inputs, n_sums), float32, or None
         The first step: sums of inputs, with whole numbers as weights. None where it does not pay.
-    weights : csr_array, shape (n_sums or n_merged_inputs, n_merged_outputs), float32
+    weights : csc_array, shape (n_sums or n_merged_inputs, n_merged_outputs), float32
+        A csr_array where every edge is kept.
     bias : ndarray, shape (n_merged_outputs,), float32
     output_class : ndarray, shape (n_outputs,), int32
         The merged output that each of the layer's outputs has become.
     """
 
-    sums: sp.csr_array | None
-    weights: sp.csr_array
+    sums: sp.csc_array | None
+    weights: sp.csr_array | sp.csc_array
     bias: npt.NDArray[np.float32]
     output_class: npt.NDArray[np.int32]
 
@@ -65,15 +70,31 @@ def all_edges(network: Network) -> Iterator[tuple[Layer, MergedLayer]]:
         yield layer, MergedLayer(None, layer.weights, bias, itself)
 
 
-def merge_layers(network: Network) -> Iterator[tuple[Layer, MergedLayer]]:
+def merge_layers(
+    network: Network, threads: KeptThreads | None = None
+) -> Iterator[tuple[Layer, MergedLayer]]:
     """Merge the neurons of all layers, one layer at a time, and give each beside its original.
 
     The sums of the first layer are taken while inputs are loaded (`loading_of`): they are no step
     of their own.
+
+    Parameters
+    ----------
+    network : Network
+    threads : KeptThreads, optional
+        They make the layers that come next, and find what is equal within them.
     """
+
+    def made(index: int) -> tuple[Layer, EqualNeurons]:
+        layer = network.layers[index]
+        return layer, equal_neurons(layer)
+
     input_class, n_classes = np.arange(network.n_inputs, dtype=np.int32), network.n_inputs
-    for layer in network.layers:
-        merged = merge_layer(layer, input_class, n_classes)
+    edges = network.layer_edges
+    if max(edges) < LEAST_EDGES:
+        threads = None  # they would wait for the interpreter more than they work
+    for _, (layer, equal) in ahead(made, range(len(edges)), edges.__getitem__, threads):
+        merged = merge_inputs(equal, input_class, n_classes)
         yield layer, merged
         input_class, n_classes = merged.output_class, merged.bias.size
 
@@ -93,18 +114,65 @@ def loading_of(first: MergedLayer, n_inputs: int) -> Loading:
     # Nothing is merged yet: every input is in one sum at most.
     n_loaded = first.sums.shape[1]
     position = np.full(n_inputs, n_loaded, dtype=np.int32)
-    position[np.diff(first.sums.indptr) > 0] = first.sums.indices
+    position[first.sums.indices] = np.repeat(np.arange(n_loaded), np.diff(first.sums.indptr))
     return Loading(position, n_loaded, n_inputs)
+
+
+class EqualNeurons(NamedTuple):
+    """What is equal within a layer, whatever its inputs are.
+
+    Attributes
+    ----------
+    input_group : ndarray, shape (n_inputs,), int32
+        Inputs with equal rows are one group: they only matter through their sum.
+    columns : Columns
+        The weights: a row for each group of inputs, a column for each distinct output.
+    bias : ndarray, float32
+        The bias of each distinct output.
+    output_group : ndarray, shape (n_outputs,), int32
+        The distinct output that each output equals.
+    """
+
+    input_group: npt.NDArray[np.int32]
+    columns: Columns
+    bias: npt.NDArray[np.float32]
+    output_group: npt.NDArray[np.int32]
+
+
+def equal_neurons(layer: Layer) -> EqualNeurons:
+    """Find the equal inputs and outputs of a layer; it depends on no other layer."""
+    rows = layer.weights
+    values = rows.data.view(np.uint32)
+    if rows.nnz and rows.data[0] and are_all_equal(values):
+        values = NOTHING  # equal patterns are equal rows
+    elif not rows.data.all():
+        rows = rows.copy()
+        rows.eliminate_zeros()
+        values = rows.data.view(np.uint32)
+    input_group, first = first_of_groups(rows.indptr, rows.indices, values, NOTHING)
+    # Outputs with equal columns: with a row for each group they are equal, too, and shorter.
+    columns = columns_of_rows(rows, first)
+    bias = np.broadcast_to(layer.bias, layer.n_outputs)
+    output_group, first = _equal_columns(columns, bias)
+    return EqualNeurons(input_group, columns.selected(first), bias[first], output_group)
 
 
 def merge_layer(
     layer: Layer, input_class: npt.NDArray[np.int32], n_input_classes: int
 ) -> MergedLayer:
-    """Merge the neurons of a layer.
+    """Merge the neurons of a layer; see `merge_inputs`."""
+    return merge_inputs(equal_neurons(layer), input_class, n_input_classes)
+
+
+def merge_inputs(
+    equal: EqualNeurons, input_class: npt.NDArray[np.int32], n_input_classes: int
+) -> MergedLayer:
+    """Merge the neurons of a layer whose inputs have been merged.
 
     Parameters
     ----------
-    layer : Layer
+    equal : EqualNeurons
+        What is equal within the layer.
     input_class : ndarray, shape (n_inputs,), int32
         The merged input that each input has become.
     n_input_classes : int
@@ -115,54 +183,140 @@ def merge_layer(
     Weights are added up in float64 and rounded to float32 once. Sums of the challenge's weights
     are exact.
     """
-    rows = layer.weights
-    if not rows.data.all():
-        rows = rows.copy()
-        rows.eliminate_zeros()
-    # Inputs with equal rows: groups of inputs that only matter through their sum.
-    row_group, n_groups = group_columns(
-        rows.indptr, rows.indices, rows.data.view(np.uint32), NOTHING
+    columns, bias, group = equal.columns, equal.bias, equal.output_group
+    n_groups = columns.n_rows
+    sums = Columns(
+        *_sums_of_inputs(read_only(input_class), n_input_classes, equal.input_group, n_groups),
+        n_input_classes,
     )
-    first_of_group = _first_of_each(row_group, n_groups)
-    reduced = rows[first_of_group]
-    # Outputs with equal columns: their columns in the reduced matrix are equal, too, and shorter.
-    columns = reduced.tocsc()
-    bias = np.broadcast_to(layer.bias, layer.n_outputs)
-    group, n_distinct = _equal_columns(columns, bias)
-    first = _first_of_each(group, n_distinct)
-    columns, bias = columns[:, first], bias[first]
+    direct = Columns(
+        *_without_sums(
+            sums.indptr,
+            sums.indices,
+            sums.values,
+            columns.indptr,
+            columns.indices,
+            columns.values,
+            n_input_classes,
+        ),
+        n_input_classes,
+    ).in_order()
     # With the inputs merged as well, more columns may have become equal.
-    n_inputs = layer.n_inputs
-    ones = np.ones(n_inputs)
-    sums = sp.coo_array((ones, (input_class, row_group)), shape=(n_input_classes, n_groups)).tocsc()
-    direct = (sums @ columns.astype(np.float64)).tocsc().astype(np.float32)
-    direct.sort_indices()
-    direct_group, n_outputs = _equal_columns(direct, bias)
-    first = _first_of_each(direct_group, n_outputs)
-    direct, columns, bias = direct[:, first], columns[:, first], bias[first]
+    direct_group, first = _equal_columns(direct, bias)
     output_class = direct_group[group]
+    if first.size < bias.size:
+        direct, columns, bias = direct.selected(first), columns.selected(first), bias[first]
     # Sums that nobody reads need not be taken.
-    is_used = np.diff(columns.tocsr().indptr) > 0
-    sums, columns = sums[:, is_used], columns.tocsr()[is_used]
-    if sums.nnz + sums.shape[1] + columns.nnz >= direct.nnz:
-        return MergedLayer(None, direct.tocsr(), bias, output_class)
-    return MergedLayer(sums.tocsr().astype(np.float32), columns, bias, output_class)
+    is_used = np.zeros(n_groups, dtype=np.bool_)
+    is_used[columns.indices] = True
+    used = np.flatnonzero(is_used).astype(np.int32)
+    n_summed = int(np.diff(sums.indptr)[used].sum())
+    if n_summed + used.size + columns.indices.size >= direct.indices.size:
+        return MergedLayer(None, direct.matrix(), bias, output_class)
+    number = np.empty(n_groups, dtype=np.int32)
+    number[used] = np.arange(used.size, dtype=np.int32)
+    columns = Columns(columns.indptr, number[columns.indices], columns.values, used.size)
+    return MergedLayer(sums.selected(used).matrix(), columns.matrix(), bias, output_class)
 
 
 def _equal_columns(
-    columns: sp.csc_array, bias: npt.NDArray[np.float32]
-) -> tuple[npt.NDArray[np.int32], int]:
-    """Number the distinct columns of a CSC matrix together with their bias."""
-    group: npt.NDArray[np.int32]
-    group, n_groups = group_columns(
-        columns.indptr, columns.indices, bits_of(columns.data), bits_of(bias)
-    )
-    return group, n_groups
+    columns: Columns, bias: npt.NDArray[np.float32]
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    """Number the distinct columns together with their bias; gives the first of each, too."""
+    return first_of_groups(columns.indptr, columns.indices, bits_of(columns.values), bits_of(bias))
 
 
-def _first_of_each(group: npt.NDArray[np.int32], n_groups: int) -> npt.NDArray[np.int64]:
-    """The first member of each group; groups are numbered by their first member."""
-    first = np.empty(n_groups, dtype=np.int64)
-    members = np.arange(group.size)[::-1]
-    first[group[members]] = members  # of several, the last written stays: the smallest
-    return first
+@jit
+def _sums_of_inputs(
+    input_class: npt.NDArray[np.int32],
+    n_classes: int,
+    input_group: npt.NDArray[np.int32],
+    n_groups: int,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+    """For each group of inputs, the merged inputs in it, ascending, and how often each is."""
+    n_inputs = input_class.size
+    # Inputs in the order of their classes, and then, among equals in that order, of their groups.
+    place = np.zeros(n_classes + 1, dtype=np.int64)
+    for i in range(n_inputs):
+        place[input_class[i] + 1] += 1
+    for c in range(n_classes):
+        place[c + 1] += place[c]
+    by_class = np.empty(n_inputs, dtype=np.int32)
+    for i in range(n_inputs):
+        by_class[place[input_class[i]]] = i
+        place[input_class[i]] += 1
+    start = np.zeros(n_groups + 1, dtype=np.int64)
+    for i in range(n_inputs):
+        start[input_group[i] + 1] += 1
+    for g in range(n_groups):
+        start[g + 1] += start[g]
+    of_group = np.empty(n_inputs, dtype=np.int32)
+    end = start[:-1].copy()
+    for k in range(n_inputs):
+        i = by_class[k]
+        of_group[end[input_group[i]]] = input_class[i]
+        end[input_group[i]] += 1
+    indptr = np.empty(n_groups + 1, dtype=np.int64)
+    indptr[0] = 0
+    indices = np.empty(n_inputs, dtype=np.int32)
+    counts = np.empty(n_inputs, dtype=np.float32)
+    n_entries = 0
+    for g in range(n_groups):
+        for k in range(start[g], start[g + 1]):
+            if k > start[g] and of_group[k] == of_group[k - 1]:
+                counts[n_entries - 1] += np.float32(1)
+            else:
+                indices[n_entries] = of_group[k]
+                counts[n_entries] = np.float32(1)
+                n_entries += 1
+        indptr[g + 1] = n_entries
+    return indptr, indices[:n_entries].copy(), counts[:n_entries].copy()
+
+
+@jit
+def _without_sums(
+    sums_indptr: npt.NDArray[np.int64],
+    sums_indices: npt.NDArray[np.int32],
+    counts: npt.NDArray[np.float32],
+    indptr: npt.NDArray[np.int64],
+    indices: npt.NDArray[np.int32],
+    values: npt.NDArray[np.float32],
+    n_classes: int,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+    """The weights that merged inputs have where no sums are taken first; in no order in a column.
+
+    Those that cancel to zero are left out.
+    """
+    n_columns = indptr.size - 1
+    n_most = 0
+    for k in range(indices.size):
+        n_most += sums_indptr[indices[k] + 1] - sums_indptr[indices[k]]
+    new_indptr = np.empty(n_columns + 1, dtype=np.int64)
+    new_indptr[0] = 0
+    new_indices = np.empty(n_most, dtype=np.int32)
+    new_values = np.empty(n_most, dtype=np.float32)
+    total = np.zeros(n_classes, dtype=np.float64)
+    seen_by = np.full(n_classes, -1, dtype=np.int32)
+    n_entries = 0
+    for j in range(n_columns):
+        first = n_entries
+        for k in range(indptr[j], indptr[j + 1]):
+            for s in range(sums_indptr[indices[k]], sums_indptr[indices[k] + 1]):
+                c = sums_indices[s]
+                if seen_by[c] != j:
+                    seen_by[c] = j
+                    total[c] = 0.0
+                    new_indices[n_entries] = c
+                    n_entries += 1
+                # The product is exact: 24 bits times a count of less than 2^24.
+                total[c] += np.float64(values[k]) * np.float64(counts[s])
+        n_kept = first
+        for entry in range(first, n_entries):
+            c = new_indices[entry]
+            if total[c] != 0.0:
+                new_indices[n_kept] = c
+                new_values[n_kept] = np.float32(total[c])
+                n_kept += 1
+        n_entries = n_kept
+        new_indptr[j + 1] = n_entries
+    return new_indptr, new_indices[:n_entries].copy(), new_values[:n_entries].copy()

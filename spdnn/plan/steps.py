@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from spdnn.machine.thread_pool import KeptThreads
 from spdnn.network import Layer, Network, may_drop_after
 from spdnn.plan.merge import MergedLayer, all_edges, loading_of, merge_layers
 
@@ -75,7 +76,7 @@ class Step(NamedTuple):
 
     Attributes
     ----------
-    weights : csr_array, shape (n_before, n_outputs), float32
+    weights : csr_array or csc_array, shape (n_before, n_outputs), float32
     bias : ndarray, shape (n_outputs,), float32
     rules : Rules
     layer : Layer or None
@@ -85,7 +86,7 @@ class Step(NamedTuple):
         step of their own.
     """
 
-    weights: sp.csr_array
+    weights: sp.csr_array | sp.csc_array
     bias: npt.NDArray[np.float32]
     rules: Rules
     layer: Layer | None
@@ -103,6 +104,8 @@ class Walk:
     mode : {"edges", "merge"}
         "edges" keeps every edge: a layer is a step. "merge" computes once what must be equal: a
         layer is one step or two.
+    threads : KeptThreads, optional
+        They look at the layers that come next.
 
     Attributes
     ----------
@@ -112,8 +115,8 @@ class Walk:
         What is computed of the layer whose step was given last.
     """
 
-    def __init__(self, network: Network, mode: str) -> None:
-        layers = merge_layers(network) if mode == "merge" else all_edges(network)
+    def __init__(self, network: Network, mode: str, threads: KeptThreads | None = None) -> None:
+        layers = merge_layers(network, threads) if mode == "merge" else all_edges(network)
         first = next(layers)
         self.merged: MergedLayer = first[1]
         self.loading = loading_of(self.merged, network.n_inputs)

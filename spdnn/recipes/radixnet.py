@@ -168,14 +168,17 @@ class RadixLayers(LayerSequence):
         n_inputs, n_outputs = self.shapes[index]
         radix, step = self.radices[index], self.steps[index]
         part = self._parts.get((self.groups[index], n_inputs))
-        base_input = (np.arange(n_inputs, dtype=np.int32) if part is None else part) % self.units
         # Output j takes the base inputs j + n * step (mod units). So the outputs of base input u
         # are u - n * step, and these are repeated at every multiple of the units.
         turns = np.arange(0, radix * step, step, dtype=np.int32)
-        outputs = (base_input[:, None] - turns) % self.units
+        outputs = (np.arange(self.units, dtype=np.int32)[:, None] - turns) % self.units
         outputs.sort(axis=1)
         repeats = np.arange(0, n_outputs, self.units, dtype=np.int32)
-        indices = (repeats[None, :, None] + outputs[:, None, :]).reshape(-1)
+        rows = (repeats[None, :, None] + outputs[:, None, :]).reshape(self.units, -1)
+        if part is not None or n_inputs > self.units:
+            base_input = np.arange(n_inputs, dtype=np.int32) if part is None else part
+            rows = rows.take(base_input % self.units, axis=0)
+        indices = rows.reshape(-1)
         matrix = sp.csr_array(
             (self._data(index), indices, self._row_pointers(index)), shape=(n_inputs, n_outputs)
         )
@@ -184,20 +187,24 @@ class RadixLayers(LayerSequence):
 
     def _row_pointers(self, index: int) -> npt.NDArray[np.int32]:
         n_inputs, n_edges = self.shapes[index][0], self.edges[index]
-        if self._indptr.size != n_inputs + 1 or self._indptr[-1] != n_edges:
-            self._indptr = np.linspace(0, n_edges, n_inputs + 1).astype(np.int32)
-            self._indptr.setflags(write=False)
-        return self._indptr
+        indptr = self._indptr  # another thread may replace it
+        if indptr.size != n_inputs + 1 or indptr[-1] != n_edges:
+            indptr = np.linspace(0, n_edges, n_inputs + 1).astype(np.int32)
+            indptr.setflags(write=False)
+            self._indptr = indptr
+        return indptr
 
     def _data(self, index: int) -> npt.NDArray[np.float32]:
         n_edges = self.edges[index]
         if self._rule.kind != "constant":
             # Each layer has its own stream, so that it does not depend on the layers made before.
             return self._rule.draw(np.random.default_rng([self._seed, index]), n_edges)
-        if self._constant.size != n_edges:
-            self._constant = np.full(n_edges, self._rule.first, dtype=np.float32)
-            self._constant.setflags(write=False)
-        return self._constant
+        constant = self._constant  # another thread may replace it
+        if constant.size != n_edges:
+            constant = np.full(n_edges, self._rule.first, dtype=np.float32)
+            constant.setflags(write=False)
+            self._constant = constant
+        return constant
 
     def layer(self, index: int) -> Layer:
         """Make layer `index`, counted from 0."""

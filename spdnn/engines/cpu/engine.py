@@ -173,7 +173,7 @@ class CpuEngine:
         """Cut all layers into blocks, in mode ``merge`` after merging neurons."""
         if mode not in _PLANS:
             raise PlanError(f"engine cpu has no mode {mode}")
-        return _PLANS[mode](network, self._costs)
+        return _PLANS[mode](network, self._costs, self._kept_threads)
 
     def plan_from_parts(
         self, facts: Mapping[str, Any], array: Callable[[str], npt.NDArray[Any]]

@@ -13,7 +13,8 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from spdnn.machine.jit import jit
-from spdnn.plan.groups import NOTHING, group_columns
+from spdnn.plan.columns import compressed_arrays
+from spdnn.plan.groups import Groups, group_outputs
 
 MAX_ROWS = 8
 """Most outputs of a block."""
@@ -63,14 +64,33 @@ TYPICAL_COSTS = BlockCosts(
 """Roughly, in cycles; an engine measures its own."""
 
 
-class LayerBlocks(NamedTuple):
-    """The blocks of one layer.
+class Arrangement(NamedTuple):
+    """How a layer is cut into blocks: all but the numbers in them.
 
     Attributes
     ----------
     table : ndarray, shape (n_blocks, 6), int64
         Rows, inputs a row, where its indices and weights begin, whether indices are shared, and
         the position of its first output.
+    order : ndarray, shape (n_outputs,), int32
+        The output neuron at each position: block after block.
+    n_indices, n_weights : int
+        Indices and weights in all blocks.
+    """
+
+    table: npt.NDArray[np.int64]
+    order: npt.NDArray[np.int32]
+    n_indices: int
+    n_weights: int
+
+
+class LayerBlocks(NamedTuple):
+    """The blocks of one layer.
+
+    Attributes
+    ----------
+    table : ndarray, shape (n_blocks, 6), int64
+        See `Arrangement`.
     indices : ndarray, int32
         Positions of inputs: ``[k]`` in a shared block, ``[k, row]`` in an ELL block.
     weights : ndarray, float32
@@ -95,43 +115,105 @@ def cut_layer(
     Parameters
     ----------
     weights : csr_array or csc_array, shape (n_inputs, n_outputs), float32
+        Indices ascending in each row or column.
     input_position : ndarray, shape (n_inputs,), int32
         Where each input stands, from the order of the layer before.
+    costs : BlockCosts
+        See `arrange`.
+    """
+    arrangement = arrange(group_outputs(weights), costs)
+    indices = np.empty(arrangement.n_indices, dtype=np.int32)
+    block_weights = np.empty(arrangement.n_weights, dtype=np.float32)
+    fill_blocks(weights, arrangement, input_position, indices, block_weights)
+    return LayerBlocks(arrangement.table, indices, block_weights, arrangement.order)
+
+
+def arrange(outputs: Groups, costs: BlockCosts) -> Arrangement:
+    """Choose the blocks of a layer. Where its inputs stand does not matter.
+
+    Parameters
+    ----------
+    outputs : Groups
+        The layer's outputs, grouped by their inputs.
     costs : BlockCosts
         A group of outputs becomes shared blocks only where that is cheaper. The choice moves
         outputs, but changes no sum.
     """
-    columns = weights.tocsc()
-    group, n_groups = group_columns(columns.indptr, columns.indices, NOTHING, NOTHING)
-    group_size = np.bincount(group, minlength=n_groups)
-    degree = np.diff(columns.indptr)
-    group_degree = np.zeros(n_groups, dtype=np.int64)
-    group_degree[group] = degree
+    group_size = np.bincount(outputs.group, minlength=outputs.first.size)
+    group_degree = outputs.degree[outputs.first]
     shared, alone = (cost(group_size, group_degree) for cost in (costs.of_shared, costs.of_alone))
-    is_alone = ((group_size == 1) | (shared > alone))[group]
-    # Groups in the order of their first output, then the others by degree.
-    order = np.lexsort((np.where(is_alone, degree, group), is_alone)).astype(np.int32)
-    n_shared = int(np.count_nonzero(~is_alone))
-    # A run of outputs that may share a block: a group, or a degree.
-    key = np.where(is_alone, degree, group)[order]
-    is_start = np.diff(key, prepend=-1) != 0
-    is_start[n_shared : n_shared + 1] = True
-    starts = np.flatnonzero(is_start)
-    run_starts = np.append(starts, order.size).astype(np.int64)
-    table, n_indices = _block_table(run_starts, n_shared, degree[order].astype(np.int64))
-    indices = np.empty(n_indices, dtype=np.int32)
-    block_weights = np.empty(columns.nnz, dtype=np.float32)
-    _fill_blocks(
-        table,
-        order,
-        columns.indptr,
-        columns.indices,
-        columns.data,
-        input_position,
-        indices,
-        block_weights,
-    )
-    return LayerBlocks(table, indices, block_weights, order)
+    is_alone = (group_size == 1) | (shared > alone)
+    order, run_starts, n_shared = _order_of_blocks(*outputs, is_alone)
+    table, n_indices = _block_table(run_starts, n_shared, outputs.degree[order])
+    return Arrangement(table, order, n_indices, int(outputs.degree.sum()))
+
+
+def fill_blocks(
+    weights: sp.csr_array | sp.csc_array,
+    arrangement: Arrangement,
+    input_position: npt.NDArray[np.int32],
+    indices: npt.NDArray[Any],
+    block_weights: npt.NDArray[np.float32],
+) -> None:
+    """Write the indices and weights of all blocks of a layer.
+
+    Parameters
+    ----------
+    weights, input_position
+        As `cut_layer` takes them.
+    arrangement : Arrangement
+        The layer's blocks.
+    indices : ndarray, shape (n_indices,), uint16 or int32
+        Receives the positions of inputs.
+    block_weights : ndarray, shape (n_weights,), float32
+        Receives the weights.
+    """
+    fill = _fill_from_rows if isinstance(weights, sp.csr_array) else _fill_from_columns
+    arrays = compressed_arrays(weights)
+    fill(arrangement.table, arrangement.order, *arrays, input_position, indices, block_weights)
+
+
+@jit
+def _order_of_blocks(
+    degree: npt.NDArray[np.int64],
+    group: npt.NDArray[np.int32],
+    first: npt.NDArray[np.int32],
+    is_alone: npt.NDArray[np.bool_],
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], int]:
+    """The order of outputs: groups in the order of their first output, then the others by degree.
+
+    Gives the order; where runs of outputs begin that may share a block, a group or a degree, and
+    the end of the last one; and how many outputs are in groups.
+    """
+    n_outputs, n_groups = group.size, first.size
+    n_degrees = np.int64(1)
+    for output in range(n_outputs):
+        n_degrees = max(n_degrees, degree[output] + 1)
+    # A key for each output: its group, or behind all groups its degree.
+    place = np.zeros(n_groups + n_degrees, dtype=np.int64)
+    for output in range(n_outputs):
+        g = group[output]
+        place[n_groups + degree[output] if is_alone[g] else g] += 1
+    runs = np.empty(place.size + 1, dtype=np.int64)
+    n_runs = 0
+    n_shared = n_before = np.int64(0)
+    for key in range(place.size):
+        n_own = place[key]
+        place[key] = n_before
+        if n_own:
+            runs[n_runs] = n_before
+            n_runs += 1
+        n_before += n_own
+        if key < n_groups:
+            n_shared = n_before
+    runs[n_runs] = n_outputs
+    order = np.empty(n_outputs, dtype=np.int32)
+    for output in range(n_outputs):
+        g = group[output]
+        own_key = n_groups + degree[output] if is_alone[g] else np.int64(g)
+        order[place[own_key]] = output
+        place[own_key] += 1
+    return order, runs[: n_runs + 1].copy(), int(n_shared)
 
 
 @jit
@@ -176,17 +258,17 @@ def _block_table(
 
 
 @jit
-def _fill_blocks(
+def _fill_from_columns(
     table: npt.NDArray[np.int64],
     order: npt.NDArray[np.int32],
-    indptr: npt.NDArray[Any],
+    indptr: npt.NDArray[np.int64],
     inputs: npt.NDArray[np.int32],
     values: npt.NDArray[np.float32],
     input_position: npt.NDArray[np.int32],
-    indices: npt.NDArray[np.int32],
+    indices: npt.NDArray[Any],
     weights: npt.NDArray[np.float32],
 ) -> None:
-    """Write the indices and weights of every block, for `table` from `_block_table`."""
+    """See `fill_blocks`: output by output, of a CSC matrix."""
     for block in range(table.shape[0]):
         n_rows, n_inputs = table[block, N_ROWS], table[block, N_INPUTS]
         is_shared = table[block, IS_SHARED]
@@ -199,3 +281,39 @@ def _fill_blocks(
                     indices[table[block, INDEX_START] + entry] = input_position[inputs[start + k]]
                 elif row == 0:
                     indices[table[block, INDEX_START] + k] = input_position[inputs[start + k]]
+
+
+@jit
+def _fill_from_rows(
+    table: npt.NDArray[np.int64],
+    order: npt.NDArray[np.int32],
+    indptr: npt.NDArray[np.int64],
+    outputs: npt.NDArray[np.int32],
+    values: npt.NDArray[np.float32],
+    input_position: npt.NDArray[np.int32],
+    indices: npt.NDArray[Any],
+    weights: npt.NDArray[np.float32],
+) -> None:
+    """See `fill_blocks`: input by input, of a CSR matrix. Each output has its edges one by one.
+
+    All outputs of a group write the positions of their inputs, to one place: the same numbers.
+    """
+    # Of each output: where its next weight and index go, and how far it is to those after them.
+    nexts = np.empty((order.size, 4), dtype=np.int64)
+    for block in range(table.shape[0]):
+        n_rows, is_shared = table[block, N_ROWS], table[block, IS_SHARED]
+        for row in range(n_rows):
+            output = order[table[block, POSITION] + row]
+            nexts[output, 0] = table[block, WEIGHT_START] + row
+            nexts[output, 1] = table[block, INDEX_START] + (0 if is_shared else row)
+            nexts[output, 2] = n_rows
+            nexts[output, 3] = 1 if is_shared else n_rows
+    for i in range(indptr.size - 1):
+        position = input_position[i]
+        for k in range(indptr[i], indptr[i + 1]):
+            output = outputs[k]
+            weight, index = nexts[output, 0], nexts[output, 1]
+            weights[weight] = values[k]
+            indices[index] = position
+            nexts[output, 0] = weight + nexts[output, 2]
+            nexts[output, 1] = index + nexts[output, 3]

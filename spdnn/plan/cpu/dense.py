@@ -15,6 +15,36 @@ from spdnn.plan.cpu.blocks import MAX_ROWS, BlockCosts
 from spdnn.plan.groups import NOTHING, group_columns
 
 
+def may_have_dense_outputs(degree: npt.NDArray[np.int64], n_inputs: int, costs: BlockCosts) -> bool:
+    """Whether there are enough outputs with so many inputs that `with_dense_outputs` may act.
+
+    Parameters
+    ----------
+    degree : ndarray, shape (n_outputs,), int64
+        Inputs of each output.
+    n_inputs : int
+        Inputs of the layer.
+    costs : BlockCosts
+        What blocks cost on this machine.
+    """
+    n_of_degree = np.bincount(degree)
+    is_dense = _are_dearer(np.arange(n_of_degree.size), n_inputs, costs)
+    return bool(n_of_degree[is_dense].sum() >= MAX_ROWS)
+
+
+def _are_dearer(
+    degree: npt.NDArray[np.int64], n_inputs: int, costs: BlockCosts
+) -> npt.NDArray[np.bool_]:
+    """Whether an output of each degree is dearer by itself than as a dense one."""
+    return costs.of_alone(np.ones_like(degree), degree) > _dense_cost(n_inputs, costs)
+
+
+def _dense_cost(n_inputs: int, costs: BlockCosts) -> float:
+    """What an output costs as one of a block of dense ones."""
+    full, all_inputs = np.array([MAX_ROWS]), np.array([n_inputs])
+    return float(costs.of_shared(full, all_inputs)[0]) / MAX_ROWS
+
+
 def with_dense_outputs(columns: sp.csc_array, costs: BlockCosts) -> sp.csc_array:
     """Complete those outputs of a layer that are cheaper as dense ones.
 
@@ -31,12 +61,10 @@ def with_dense_outputs(columns: sp.csc_array, costs: BlockCosts) -> sp.csc_array
         `columns` itself where there are no such outputs.
     """
     degree = np.diff(columns.indptr).astype(np.int64)
-    one, all_inputs = np.ones_like(degree), np.full_like(degree, columns.shape[0])
-    full = MAX_ROWS * one
-    dense_cost = costs.of_shared(full, all_inputs) / MAX_ROWS
-    is_dense = costs.of_alone(one, degree) > dense_cost
+    is_dense = _are_dearer(degree, columns.shape[0], costs)
     if np.count_nonzero(is_dense) < MAX_ROWS:
         return columns
+    dense_cost = _dense_cost(columns.shape[0], costs)
     # Those that share their inputs already may be cheaper as they are.
     group, n_groups = group_columns(columns.indptr, columns.indices, NOTHING, NOTHING)
     size = np.bincount(group, minlength=n_groups)[group]

@@ -1,6 +1,7 @@
 """The CPU engine's plan: all layers as steps, all steps as blocks, in a few long arrays."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,20 +9,26 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from spdnn.features import index_dtype
-from spdnn.machine.memory import require_bytes
+from spdnn.machine.memory import available_bytes, require_bytes
+from spdnn.machine.thread_pool import KeptThreads
 from spdnn.network import Network, may_drop_after
+from spdnn.plan.ahead import Background, ahead
 from spdnn.plan.base import StepPlan
 from spdnn.plan.cpu.blocks import (
     INDEX_START,
     POSITION,
     TYPICAL_COSTS,
     WEIGHT_START,
+    Arrangement,
     BlockCosts,
-    cut_layer,
+    arrange,
+    fill_blocks,
 )
-from spdnn.plan.cpu.dense import with_dense_outputs
+from spdnn.plan.cpu.dense import may_have_dense_outputs, with_dense_outputs
+from spdnn.plan.cpu.long_array import LongArray
 from spdnn.plan.cpu.rest import keeps_cap
-from spdnn.plan.cpu.split import Split, split_long
+from spdnn.plan.cpu.split import LONGEST, Split, are_long, split_long
+from spdnn.plan.groups import group_outputs
 from spdnn.plan.steps import (
     FIRST_OWN,
     N_OUTPUTS,
@@ -49,6 +56,12 @@ layer's outputs; the other outputs; and the long outputs, from the sums of their
 
 BYTES_PER_EDGE = 4 + 4
 """Weight and index: what a plan takes at most for an edge, without the tables."""
+
+RESERVED_SHARE = 1 / 4
+"""Share of the available memory that is reserved at most for a plan whose size is not known."""
+
+CHECKED_EDGES = 1 << 23
+"""Edges after which it is checked again whether a plan of unknown size still fits: 64 MiB."""
 
 _HINT = "take fewer `layers` or a machine with more memory"
 
@@ -120,7 +133,9 @@ class CpuPlan(StepPlan):
         return n_repeats if np.array_equal(self.load_position, repeated) else 0
 
 
-def plan_edges(network: Network, costs: BlockCosts = TYPICAL_COSTS) -> CpuPlan:
+def plan_edges(
+    network: Network, costs: BlockCosts = TYPICAL_COSTS, threads: KeptThreads | None = None
+) -> CpuPlan:
     """Plan a network for mode ``edges``: every edge is kept.
 
     Parameters
@@ -128,6 +143,8 @@ def plan_edges(network: Network, costs: BlockCosts = TYPICAL_COSTS) -> CpuPlan:
     network : Network
     costs : BlockCosts
         What the engine's kernels take for a block.
+    threads : KeptThreads, optional
+        They work on several layers at once. The plan does not depend on them.
 
     Raises
     ------
@@ -135,10 +152,12 @@ def plan_edges(network: Network, costs: BlockCosts = TYPICAL_COSTS) -> CpuPlan:
         If the plan does not fit into memory.
     """
     require_bytes(network.n_edges * BYTES_PER_EDGE, f"the plan of {network.n_layers} layers", _HINT)
-    return _plan(network, "edges", costs)
+    return _plan(network, "edges", costs, threads)
 
 
-def plan_merge(network: Network, costs: BlockCosts = TYPICAL_COSTS) -> CpuPlan:
+def plan_merge(
+    network: Network, costs: BlockCosts = TYPICAL_COSTS, threads: KeptThreads | None = None
+) -> CpuPlan:
     """Plan a network for mode ``merge``: what must be equal is computed once.
 
     Layers are merged one at a time, so that a network whose layers are made one at a time
@@ -149,22 +168,32 @@ def plan_merge(network: Network, costs: BlockCosts = TYPICAL_COSTS) -> CpuPlan:
     network : Network
     costs : BlockCosts
         What the engine's kernels take for a block.
+    threads : KeptThreads, optional
+        They work on several layers at once. The plan does not depend on them.
 
     Raises
     ------
     DeviceError
         If the plan does not fit into memory.
     """
-    return _plan(network, "merge", costs)
+    return _plan(network, "merge", costs, threads)
 
 
-def _plan(network: Network, mode: str, costs: BlockCosts) -> CpuPlan:
-    walk = Walk(network, mode)
-    cutter = _Cutter(network, costs, walk.loading.n_loaded)
+def _plan(network: Network, mode: str, costs: BlockCosts, threads: KeptThreads | None) -> CpuPlan:
+    # Threads merge layers, or where every edge is kept, they cut them.
+    merging, cutting = (threads, None) if mode == "merge" else (None, threads)
+    walk = Walk(network, mode, merging)
+    room = n_checked = network.n_edges
+    if mode == "merge":
+        n_checked = 0
+        room = min(room, int(RESERVED_SHARE * available_bytes() / BYTES_PER_EDGE))
+    cutter = _Cutter(network, walk.loading.n_loaded, costs, cutting, room, n_checked)
     keeps: list[bool] = []
     cap: float | None = None
-    for step in walk.steps():
-        cutter.add(step)
+    for step, prepared in ahead(
+        partial(_prepare, costs=costs), walk.steps(), lambda step: step.weights.nnz, cutting
+    ):
+        cutter.add(step, prepared)
         if step.layer is not None:
             keeps.append(mode == "merge" and keeps_cap(step.layer, walk.merged, cap))
             cap = step.layer.ymax
@@ -173,34 +202,74 @@ def _plan(network: Network, mode: str, costs: BlockCosts) -> CpuPlan:
     return cutter.plan(mode, walk.loading.position, output_position, rests)
 
 
+class _Prepared(NamedTuple):
+    """A step before it is cut: all that does not depend on where its inputs stand.
+
+    Attributes
+    ----------
+    weights : csr_array or csc_array
+        The weights, with dense outputs completed.
+    arrangement : Arrangement or None
+        The blocks; None where outputs are long.
+    """
+
+    weights: sp.csr_array | sp.csc_array
+    arrangement: Arrangement | None
+
+
+def _prepare(step: Step, costs: BlockCosts) -> _Prepared:
+    """Prepare a step."""
+    weights = step.weights
+    outputs = group_outputs(weights)
+    may_be_dense = may_have_dense_outputs(outputs.degree, weights.shape[0], costs)
+    if may_be_dense or outputs.degree.max(initial=0) >= LONGEST:
+        weights = with_dense_outputs(weights.tocsc(), costs)
+        if are_long(weights).any():
+            return _Prepared(weights, None)
+        outputs = group_outputs(weights)
+    return _Prepared(weights, arrange(outputs, costs))
+
+
 class _Cutter:
     """Cuts steps into blocks; keeps track of where each neuron stands in the tile."""
 
-    def __init__(self, network: Network, costs: BlockCosts, n_loaded: int) -> None:
+    def __init__(
+        self,
+        network: Network,
+        n_loaded: int,
+        costs: BlockCosts,
+        threads: KeptThreads | None,
+        room: int,
+        n_checked: int,
+    ) -> None:
         self.position = np.arange(n_loaded, dtype=np.int32)
         self._costs = costs
-        n_most = max(network.max_width, n_loaded)
-        self._index_dtype = np.dtype(index_dtype(n_most))
+        n_neurons = max(network.max_width, n_loaded)
+        self._index_dtype = np.dtype(index_dtype(n_neurons))
         self._position_dtype = np.uint16 if self._index_dtype == np.uint16 else np.uint32
         self._table = StepTable()
         self._blocks: list[npt.NDArray[np.int64]] = []
-        self._indices: list[npt.NDArray[Any]] = []
-        self._weights: list[npt.NDArray[np.float32]] = []
-        self._n_blocks = self._n_indices = self._n_weights = 0
+        self._n_blocks = 0
+        self._indices = LongArray(self._index_dtype, room)
+        self._weights = LongArray(np.float32, room)
+        self._writing = Background(threads)
+        self._n_checked = n_checked  # edges that were found to fit into memory
         self._n_loaded = self._max_width = n_loaded
 
-    def add(self, step: Step) -> None:
+    def add(self, step: Step, prepared: _Prepared) -> None:
         """Cut what leads from one tile to the next: one step, or three where outputs are long."""
-        columns = with_dense_outputs(step.weights.tocsc(), self._costs)
+        weights, arrangement = prepared
         layer = self._table.count_layer(step)
-        split = split_long(columns, self.position)
-        if split is None:
-            order, blocks = self._cut(columns, self.position)
+        if arrangement is None:
+            split = split_long(weights, self.position)
+            assert split is not None
+            order = self._add_split(step, split, layer)
+        else:
+            order = arrangement.order
+            blocks = self._write(weights, arrangement, self.position)
             bias_start = self._table.add_bias(step.bias[order])
             own = [*blocks, WHOLE]
             self._table.add(step.rules, layer, order.size, bias_start, own)
-        else:
-            order = self._add_split(step, split, layer)
         self._hold(order.size)
         self.position = np.empty_like(order)
         self.position[order] = np.arange(order.size, dtype=np.int32)
@@ -238,18 +307,44 @@ class _Cutter:
         first_position: int = 0,
     ) -> tuple[npt.NDArray[np.int32], Blocks]:
         """Cut outputs into blocks that begin at a position; gives their order, and the blocks."""
-        cut = cut_layer(weights, input_position, self._costs)
-        cut.table[:, POSITION] += first_position
-        cut.table[:, INDEX_START] += self._n_indices
-        cut.table[:, WEIGHT_START] += self._n_weights
-        self._blocks.append(cut.table)
-        self._indices.append(cut.indices.astype(self._index_dtype))
-        self._weights.append(cut.weights)
+        arrangement = arrange(group_outputs(weights), self._costs)
+        blocks = self._write(weights, arrangement, input_position, first_position)
+        return arrangement.order, blocks
+
+    def _write(
+        self,
+        weights: sp.csr_array | sp.csc_array,
+        arrangement: Arrangement,
+        input_position: npt.NDArray[np.int32],
+        first_position: int = 0,
+    ) -> Blocks:
+        """Write blocks to the long arrays; gives the first and the end of them."""
+        table = arrangement.table.copy()
+        table[:, POSITION] += first_position
+        table[:, INDEX_START] += self._indices.size
+        table[:, WEIGHT_START] += self._weights.size
+        self._blocks.append(table)
         first_block = self._n_blocks
-        self._n_blocks += len(cut.table)
-        self._n_indices += cut.indices.size
-        self._n_weights += cut.weights.size
-        return cut.order, (first_block, self._n_blocks)
+        self._n_blocks += len(table)
+        n_indices, n_weights = arrangement.n_indices, arrangement.n_weights
+        n_before = self._weights.size
+        if n_before + n_weights > self._n_checked:
+            n_more = n_weights + (CHECKED_EDGES if n_before else 0)
+            require_bytes(n_more * BYTES_PER_EDGE, "the plan", _HINT)
+            self._n_checked = n_before + n_more
+        dtype = self._index_dtype
+        if self._indices.must_move(n_indices, dtype) or self._weights.must_move(
+            n_weights, np.float32
+        ):
+            self._writing.finish()
+            require_bytes((n_before + n_weights) * BYTES_PER_EDGE, "the plan", _HINT)
+        indices = self._indices.extend(n_indices, dtype)
+        values = self._weights.extend(n_weights, np.float32)
+        self._writing.call(
+            n_weights,
+            partial(fill_blocks, weights, arrangement, input_position, indices, values),
+        )
+        return first_block, self._n_blocks
 
     def plan(
         self,
@@ -259,7 +354,7 @@ class _Cutter:
         rests: npt.NDArray[np.bool_],
     ) -> CpuPlan:
         """Join what was cut."""
-        require_bytes(self._n_weights * BYTES_PER_EDGE, "the plan", _HINT)
+        self._writing.finish()
         table = self._table
         return CpuPlan(
             mode=mode,
@@ -267,8 +362,8 @@ class _Cutter:
                 table.steps(),
                 table.caps(),
                 np.concatenate(self._blocks),
-                np.concatenate(self._indices),
-                np.concatenate(self._weights),
+                self._indices.finished(),
+                self._weights.finished(),
                 table.bias(),
             ),
             layer_edges=tuple(table.layer_edges),

@@ -3,8 +3,12 @@
 import numpy as np
 import numpy.typing as npt
 
+from spdnn.machine.jit import jit, read_only
 from spdnn.network import Layer
+from spdnn.plan.columns import compressed_arrays
 from spdnn.plan.merge import MergedLayer
+
+_EPS = float(np.finfo(np.float32).eps)
 
 
 def keeps_cap(layer: Layer, merged: MergedLayer, cap_before: float | None) -> bool:
@@ -26,12 +30,39 @@ def keeps_cap(layer: Layer, merged: MergedLayer, cap_before: float | None) -> bo
     """
     if cap_before is None or layer.ymax is None:
         return False
-    weights = merged.weights.astype(np.float64)
+    weights = merged.weights.tocsc()
     n_summed = np.ones(weights.shape[0])
     if merged.sums is not None:
-        n_summed = np.asarray(merged.sums.sum(axis=0, dtype=np.float64))
-    inputs = cap_before * n_summed
-    n_numbers = np.diff(weights.tocsc().indptr) + n_summed.max(initial=0) + 1
-    doubt = 2.0 * n_numbers * np.finfo(np.float32).eps * (abs(weights).T @ inputs)
-    lowest: npt.NDArray[np.float64] = weights.T @ inputs - doubt + merged.bias
-    return bool((lowest >= layer.ymax).all())
+        sums = merged.sums
+        of_sum = np.repeat(np.arange(sums.shape[1]), np.diff(sums.indptr))
+        n_summed = np.bincount(of_sum, weights=sums.data, minlength=sums.shape[1])
+    arrays = compressed_arrays(weights)
+    return _reach(*arrays, read_only(n_summed), read_only(merged.bias), cap_before, layer.ymax)
+
+
+@jit
+def _reach(
+    indptr: npt.NDArray[np.int64],
+    indices: npt.NDArray[np.int32],
+    weights: npt.NDArray[np.float32],
+    n_summed: npt.NDArray[np.float64],
+    bias: npt.NDArray[np.float32],
+    cap_before: float,
+    cap: float,
+) -> bool:
+    """Whether every column's sum of inputs at the cap before reaches the cap, whatever rounding."""
+    most_summed = 0.0
+    for i in range(n_summed.size):
+        most_summed = max(most_summed, n_summed[i])
+    for j in range(indptr.size - 1):
+        total = 0.0
+        magnitude = 0.0
+        for k in range(indptr[j], indptr[j + 1]):
+            number = np.float64(weights[k]) * (cap_before * n_summed[indices[k]])
+            total += number
+            magnitude += abs(number)
+        n_numbers = indptr[j + 1] - indptr[j] + most_summed + 1
+        doubt = 2.0 * n_numbers * _EPS * magnitude
+        if not total - doubt + bias[j] >= cap:
+            return False
+    return True

@@ -58,10 +58,7 @@ def split_long(columns: sp.csc_array, input_position: npt.NDArray[np.int32]) -> 
     input_position : ndarray, shape (n_inputs,), int32
         Where each input stands in the tile.
     """
-    degree = np.diff(columns.indptr)
-    if degree.max(initial=0) < LONGEST:
-        return None
-    is_long = _are_long(columns, degree)
+    is_long = are_long(columns)
     if not is_long.any():
         return None
     long, short = (np.flatnonzero(which).astype(np.int32) for which in (is_long, ~is_long))
@@ -79,12 +76,20 @@ def split_long(columns: sp.csc_array, input_position: npt.NDArray[np.int32]) -> 
     return Split(short, long, columns[:, short], chunks[:, cut.order], sums)
 
 
-def _are_long(columns: sp.csc_array, degree: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
-    """Which outputs are long.
+def are_long(columns: sp.csc_array) -> npt.NDArray[np.bool_]:
+    """Which outputs are long, shape (n_outputs,).
 
     They have many inputs, which they share with no other output. Besides, there are too few of
     their degree to fill a block, or a block of them would be too much of the layer.
+
+    Parameters
+    ----------
+    columns : csc_array, shape (n_inputs, n_outputs)
+        The weights, with the indices of each column ascending.
     """
+    degree = np.diff(columns.indptr)
+    if degree.max(initial=0) < LONGEST:
+        return np.zeros(degree.size, dtype=np.bool_)
     group, n_groups = group_columns(columns.indptr, columns.indices, NOTHING, NOTHING)
     is_alone = np.bincount(group, minlength=n_groups)[group] == 1
     n_of_degree = np.bincount(degree[is_alone], minlength=int(degree.max()) + 1)[degree]
