@@ -2,10 +2,18 @@
 
 The images are placed side by side in one sheet, whose two-dimensional spectrum is padded with
 zeros to the size that is wanted. A pixel is 1 where the magnitude of the enlarged sheet exceeds
-half of its largest magnitude. The two axes are independent. Long Fourier transforms enlarge the
-sheet along its length; a small matrix product enlarges each column across it. The columns are
-computed twice: first to find the largest magnitude, then to find the pixels. All is in double
-precision, since single precision changes pixels at 65536 neurons.
+half of its largest magnitude. The two axes are independent. Along the sheet a row is enlarged by
+weights of an image and its neighbours, and by sums for the images farther away (see the module
+`interpolation`). Across it a small matrix product enlarges each column.
+
+The Nyquist term of an axis is on the negative side of the spectrum only. Along the sheet an
+enlarged row is therefore the sum of a real signal and i * nyquist * g(t), with
+g(t) = -sin(pi s t / side). So no complex sheet is needed. Across the sheet the enlargement is
+likewise a real matrix plus i * (column of sines) * (row of signs).
+
+Pixels are computed in float32 first. A bound of the error (`_error`) tells which of them may be on
+the wrong side of the threshold, about one in 10000. Those are computed again in float64. So is the
+largest magnitude. The result is the one of float64 everywhere.
 """
 
 import math
@@ -15,13 +23,23 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import scipy.fft
 
 from spdnn.errors import DataError
 from spdnn.features import Features, index_dtype
 from spdnn.machine.memory import require_bytes
 from spdnn.machine.threads import default_threads
-from spdnn.recipes.kernels import STRIDE, Across, largest_square, lit_pixels
+from spdnn.recipes.interpolation import FAR, column_weights, dirichlet, far_sums, sine
+from spdnn.recipes.kernels import (
+    Bounds,
+    Rough,
+    Sheet,
+    exact_largest,
+    lit_pixels,
+    lower_square,
+    rough_largest,
+    scratch,
+)
+from spdnn.recipes.products import COLUMNS_MULTIPLE
 
 BLOCK_PIXELS = 1 << 21
 """Enlarged pixels that a thread computes at a time. Their indices take 4 or 8 MiB."""
@@ -30,11 +48,11 @@ LIT_FRACTION = 0.11
 """Largest fraction of lit pixels that is expected of handwritten digits, to ask for memory. MNIST
 has 0.104 (1024 neurons) and 0.100 (65536)."""
 
-MAX_FFT_THREADS = 4
-"""Most threads for transforms. Each needs memory for three of the 28 enlarged rows of the sheet."""
+FAR_SHARE = 0.2
+"""Rough share of the time that the far sums take, for the progress bar."""
 
-FFT_SHARE = 0.5
-"""Rough share of the time that the transforms take, for the progress bar."""
+LIKELY = 64
+"""One image of so many is searched for the largest magnitude before all are."""
 
 Progress = Callable[[float], None]
 
@@ -84,11 +102,18 @@ def enlarge(
         f"enlarging {n_images} images to {side} x {side} pixels",
         "take a smaller size, or a machine with more memory",
     )
-    sheet = _Sheet(images, side, progress or (lambda fraction: None))
-    indptr, parts = sheet.pixels(count)
-    del sheet  # it takes the most memory, and joining the parts holds them twice
-    indices = np.concatenate(parts) if parts else np.empty(0, index_dtype(side**2))
-    parts.clear()
+    with ThreadPoolExecutor(default_threads()) as pool:
+        enlarger = _Enlarger(images, side, pool, progress or (lambda fraction: None))
+        indptr, parts = enlarger.pixels(count)
+        del enlarger  # joining the parts holds them twice
+        indices = np.empty(indptr[-1], dtype=index_dtype(side**2))
+        ends = np.cumsum([part.size for part in parts])
+
+        def join(number: int) -> None:
+            part, parts[number] = parts[number], indices[:0]
+            indices[ends[number] - part.size : ends[number]] = part
+
+        list(pool.map(join, range(len(parts))))
     return Features(side**2, indptr, indices)
 
 
@@ -111,59 +136,69 @@ def needed_bytes(n_images: int, small: int, side: int, count: int) -> int:
     int
         Bytes.
     """
-    row = 8 * n_images * side
-    lit = int(LIT_FRACTION * count * side**2) * np.dtype(index_dtype(side**2)).itemsize
-    # First each thread holds the spectrum, its copy and the transform of one row. Then each holds
-    # a block, and there are the indices.
-    blocks = default_threads() * np.dtype(index_dtype(side**2)).itemsize * 2 * BLOCK_PIXELS
-    return small * row + max(3 * row * _fft_threads(), lit + blocks)
+    size = np.dtype(index_dtype(side**2)).itemsize
+    lit = int(LIT_FRACTION * count * side**2) * size
+    # The far sums and their spectra, of the same size. Then the far sums, blocks, and the indices,
+    # which are joined from parts.
+    far = 8 * small * FAR * n_images
+    blocks = default_threads() * size * 2 * BLOCK_PIXELS
+    return far + max(far, 2 * lit + blocks)
 
 
-def _fft_threads() -> int:
-    return min(MAX_FFT_THREADS, default_threads())
+class _Enlarger:
+    """A sheet with its weights, and the bound of what float32 may get wrong."""
 
-
-class _Sheet:
-    """The sheet, enlarged along its length. `rows` do not contain the Nyquist part.
-
-    The Nyquist term of an axis is on the negative side of the spectrum only. Along the sheet an
-    enlarged row is therefore the sum of a real signal (`rows`) and i * nyquist * g(t), with
-    g(t) = -sin(pi s t / side). So no complex sheet is needed. Across the sheet the enlargement is
-    likewise a real matrix plus i * (column of sines) * (row of signs).
-    """
-
-    def __init__(self, images: npt.NDArray[np.uint8], side: int, progress: Progress) -> None:
-        self.n_images, self.small = images.shape[:2]
+    def __init__(
+        self, images: npt.NDArray[np.uint8], side: int, pool: ThreadPoolExecutor, progress: Progress
+    ) -> None:
+        self.n_images = len(images)
         self.side = side
+        self.pool = pool
         self.progress = progress
-        self.rows = np.empty((self.small, self.n_images * side))
-        nyquist = np.empty(self.small)
-        with ThreadPoolExecutor(_fft_threads()) as pool:
-            terms = pool.map(lambda row: self._enlarge_row(images, row), range(self.small))
-            for row, term in enumerate(terms):
-                nyquist[row] = term
-                self.progress(FFT_SHARE * (row + 1) / self.small)
-        self.across = _across(self.small, side, nyquist)
+        far, largest_far = far_sums(images, pool, lambda part: progress(FAR_SHARE * part))
+        self.sheet = _sheet(images, side, far, largest_far)
+        self.error = _error(self.sheet)
+        self.all_columns = _rough(self.sheet, 1)
+        self.largest = np.zeros(self.n_images, dtype=np.float32)
+        self.step = max(1, BLOCK_PIXELS // side**2)
 
-    def _enlarge_row(self, images: npt.NDArray[np.uint8], row: int) -> float:
-        """Enlarge a row along the sheet and return its Nyquist term."""
-        length, enlarged = self.n_images * self.small, self.n_images * self.side
-        spectrum = np.zeros(enlarged // 2 + 1, dtype=np.complex128)
-        line = images[:, row, :].reshape(-1).astype(np.float64)
-        spectrum[: length // 2 + 1] = scipy.fft.rfft(line)
-        nyquist = float(spectrum[length // 2].real)
-        if enlarged > length:
-            # irfft adds both signs of a frequency, so each gets half of the one-sided term.
-            # (If the sheet is not enlarged, it is the one Nyquist term of the result.)
-            spectrum[length // 2] *= 0.5
-        # With "forward" the inverse transform does not have its factor 1 / enlarged.
-        self.rows[row] = scipy.fft.irfft(spectrum, enlarged, norm="forward")
-        return nyquist
+    def starts(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """Blocks of images for one thread each."""
+        return [(first, min(first + self.step, stop)) for first in range(start, stop, self.step)]
+
+    def guess(self) -> float:
+        """Find the largest squared magnitude of some images that are likely to have it."""
+        some = _rough(self.sheet, max(2, self.side // self.sheet.pixels.shape[1]))
+        self.roughly(some, 0, self.n_images)
+        order = np.argsort(-self.largest, kind="stable")[: 1 + self.n_images // LIKELY]
+        least = 0.99 * lower_square(float(self.largest[order[0]]), self.error)
+        first = self.exactly(order[:1], max(0.0, least))
+        return self.exactly(order[1:], first)
+
+    def roughly(self, rough: Rough, start: int, stop: int) -> None:
+        """Find the largest float32 squared magnitude of each of some images."""
+
+        def of_block(block: tuple[int, int]) -> None:
+            memory = scratch(self.sheet, rough)
+            rough_largest(self.sheet, rough, memory, *block, self.largest)
+
+        list(self.pool.map(of_block, self.starts(start, stop)))
+
+    def exactly(self, images: npt.NDArray[np.intp], least: float) -> float:
+        """Find the largest float64 squared magnitude of some images, or `least`."""
+
+        def of_image(image: int) -> float:
+            memory = scratch(self.sheet, self.all_columns)
+            return exact_largest(self.sheet, self.all_columns, memory, image, least, self.error)
+
+        return max(self.pool.map(of_image, images.tolist()), default=least)
 
     def pixels(self, count: int) -> tuple[npt.NDArray[np.int64], list[npt.NDArray[Any]]]:
         """Find the pixels of the first `count` images.
 
-        Threads take blocks of images. The result does not depend on the number of threads.
+        The largest magnitude is guessed first, from some images. While the pixels are found, no
+        image may have a larger one, or else they are found again. So the guess is not more than a
+        matter of speed. The result does not depend on the number of threads.
 
         Parameters
         ----------
@@ -177,61 +212,126 @@ class _Sheet:
         list of ndarray
             The indices, in parts.
         """
-        step = max(1, BLOCK_PIXELS // self.side**2)
-        total = self.n_images + count
+        largest = self.guess()
+        while True:
+            self.roughly(self.all_columns, count, self.n_images)
+            indptr, parts = self.lit(count, 0.25 * largest)
+            may_exceed = self.largest > lower_square(largest, self.error)
+            found = self.exactly(np.flatnonzero(may_exceed), largest)
+            if found == largest:
+                return indptr, parts
+            largest = found
+            parts.clear()
 
-        def largest_in(start: int) -> float:
-            stop = min(start + step, self.n_images)
-            columns = start * self.side, stop * self.side
-            return largest_square(self.rows, *columns, self.across)
+    def lit(self, count: int, square: float) -> tuple[npt.NDArray[np.int64], list[Any]]:
+        """Find the pixels of the first `count` images whose squared magnitude exceeds `square`."""
+        bounds = _bounds(square, self.error)
+        dtype = index_dtype(self.side**2)
 
-        def lit(start: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
-            return self._lit(start, min(start + step, count), 0.25 * largest)
+        def of_block(block: tuple[int, int]) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
+            counts = np.empty(block[1] - block[0], dtype=np.int64)
+            indices = np.empty(counts.size * self.side**2 + 8, dtype=dtype)
+            memory = scratch(self.sheet, self.all_columns)
+            given = self.sheet, self.all_columns, memory, *block, bounds
+            n_lit = lit_pixels(*given, counts, indices, self.largest)
+            return counts, indices[:n_lit].copy()
 
-        largest = 0.0
-        with ThreadPoolExecutor(default_threads()) as pool:
-            starts = range(0, self.n_images, step)
-            for start, found in zip(starts, pool.map(largest_in, starts), strict=True):
-                largest = max(largest, found)
-                self._done(min(start + step, self.n_images) / total)
-            counts = [np.zeros(1, dtype=np.int64)]
-            parts = []
-            starts = range(0, count, step)
-            for start, (part_counts, indices) in zip(starts, pool.map(lit, starts), strict=True):
-                counts.append(part_counts)
-                parts.append(indices)
-                self._done((self.n_images + min(start + step, count)) / total)
-        return np.cumsum(np.concatenate(counts)), parts
-
-    def _lit(
-        self, start: int, stop: int, threshold: float
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
-        counts = np.empty(stop - start, dtype=np.int64)
-        neurons = self.side**2
-        indices = np.empty((stop - start) * neurons + 1, dtype=index_dtype(neurons))
-        n_lit = lit_pixels(self.rows, start, stop, self.across, threshold, counts, indices)
-        return counts, indices[:n_lit].copy()
-
-    def _done(self, fraction: float) -> None:
-        """Report the progress of the work after the transforms."""
-        self.progress(FFT_SHARE + (1 - FFT_SHARE) * fraction)
+        indptr = np.zeros(count + 1, dtype=np.int64)
+        parts = []
+        blocks = self.starts(0, count)
+        for (start, stop), (counts, part) in zip(
+            blocks, self.pool.map(of_block, blocks), strict=True
+        ):
+            indptr[start + 1 : stop + 1] = counts
+            parts.append(part)
+            self.progress(1 - (1 - FAR_SHARE) * (count - stop) / count)
+        return np.cumsum(indptr), parts
 
 
-def _across(small: int, side: int, nyquist: npt.NDArray[np.float64]) -> Across:
-    """Make the arrays that enlarge a column, of the Nyquist terms of the rows, shape (small,)."""
-    half = small // 2
+def _sheet(
+    images: npt.NDArray[np.uint8],
+    side: int,
+    far: npt.NDArray[np.float64],
+    largest_far: npt.NDArray[np.float64],
+) -> Sheet:
+    """Make the float64 weights. Values are those of the images, not scaled by a transform."""
+    n_images, small = images.shape[:2]
     out, row = np.arange(side), np.arange(small)
-    turn = out[None, :] / side - row[:, None] / small
-    signs = np.where(row % 2, -1.0, 1.0)
-    phase = 2 * np.pi * half * out / side
-    cosines = np.zeros((-(-small // STRIDE) * STRIDE, side))
-    cosines[:small] = sum(np.cos(2 * np.pi * k * turn) for k in range(1 - half, half))
-    cosines[:small] += signs[:, None] * np.cos(phase)
-    return Across(
-        cosines=cosines,
-        signs=signs,
-        sines=-np.sin(phase),
-        nyquist=math.fsum(signs * nyquist),
-        nyquist_cosines=nyquist @ cosines[:small],
-        waves=-np.sin(np.pi * np.arange(2 * side) / side),
+    signs = np.where(row % 2, -1, 1)
+    # Sums of integers, so these are exact.
+    nyquist = (images.sum(axis=0, dtype=np.int64) @ signs) / (n_images * small)
+    pixels = dirichlet(small * out[:, None] - side * row[None, :], side, small)
+    return Sheet(
+        images=np.ascontiguousarray(images),
+        far=far,
+        columns=column_weights(n_images, small, side),
+        pixels=pixels,
+        sines=-sine(small * out, side) / small,
+        waves=-sine(small * out, side),
+        nyquist_pixels=pixels @ nyquist,
+        largest_far=largest_far,
+        nyquist=float(nyquist @ signs),
+    )
+
+
+def _rough(sheet: Sheet, step: int) -> Rough:
+    """Make the float32 weights of every `step`th column."""
+
+    def padded(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
+        n_columns = -(-rows.shape[1] // COLUMNS_MULTIPLE) * COLUMNS_MULTIPLE
+        wide = np.zeros((rows.shape[0], n_columns), dtype=np.float32)
+        wide[:, : rows.shape[1]] = rows
+        return wide
+
+    return Rough(
+        columns=padded(sheet.columns[::step].T),
+        pixels=padded(np.vstack([sheet.sines, sheet.pixels.T])),
+        nyquist_pixels=padded(sheet.nyquist_pixels[None])[0],
+        waves=sheet.waves[::step].astype(np.float32),
+        nyquist=np.float32(sheet.nyquist),
+    )
+
+
+def _error(sheet: Sheet) -> float:
+    """Bound how far a magnitude in float32 is from the one in float64.
+
+    A sum of n products of float32 numbers, in any order, fused or not, is off by at most
+    g(n) = n u / (1 - n u) times the sum of the products' magnitudes, where u = 2**-24 (N. J.
+    Higham, Accuracy and Stability of Numerical Algorithms, 2002, section 3.1). Factors that were
+    rounded to float32 add 1 each to n. The same holds of float64 with 2**-53; a hundredth more
+    covers that.
+    """
+
+    def relative(n_terms: int) -> float:
+        return n_terms * 2.0**-24 / (1 - n_terms * 2.0**-24)
+
+    small = sheet.pixels.shape[1]
+    inputs = np.full(sheet.columns.shape[1], float(sheet.images.max()))
+    inputs[3 * small :] = sheet.largest_far
+    # An enlarged row: its largest value, and how far it is off.
+    largest = float((np.abs(sheet.columns) @ inputs).max())
+    error = relative(inputs.size + 2) * largest
+    # The real part adds to this what its own sum is off; the first term is the Nyquist term.
+    growth = float(np.abs(sheet.pixels).sum(axis=1).max())
+    nyquist = abs(sheet.nyquist) / small
+    terms = growth * (largest + error) + nyquist
+    real = growth * error + relative(small + 4) * terms
+    # The imaginary part is the sum of the rows with alternating signs, divided by `small` (the
+    # sines), and one more term.
+    terms = largest + error + float(np.abs(sheet.nyquist_pixels).max())
+    imaginary = error + relative(small + 4) * terms
+    return 1.01 * math.hypot(real, imaginary)
+
+
+def _bounds(square: float, error: float) -> Bounds:
+    """Between which float32 squares a pixel is in doubt, for a float64 threshold.
+
+    A float32 square of two parts is off by less than 3 * 2**-24 < 2e-7 of its value.
+    """
+    low = lower_square(square, error)
+    high = (math.sqrt(square) + error) ** 2 * (1 + 2e-7)
+    return Bounds(
+        low=np.nextafter(np.float32(low), np.float32(-np.inf)),
+        high=np.nextafter(np.float32(high), np.float32(np.inf)),
+        square=square,
     )
