@@ -61,7 +61,7 @@ RESERVED_SHARE = 1 / 4
 """Share of the available memory that is reserved at most for a plan whose size is not known."""
 
 CHECKED_EDGES = 1 << 23
-"""Edges after which it is checked again whether a plan of unknown size still fits: 64 MiB."""
+"""Edges after which it is checked whether a plan of unknown size fits, again and again: 64 MiB."""
 
 _HINT = "take fewer `layers` or a machine with more memory"
 
@@ -253,7 +253,8 @@ class _Cutter:
         self._indices = LongArray(self._index_dtype, room)
         self._weights = LongArray(np.float32, room)
         self._writing = Background(threads)
-        self._n_checked = n_checked  # edges that were found to fit into memory
+        # Edges that were found to fit into memory, or are so few that this is not asked.
+        self._n_checked = max(n_checked, CHECKED_EDGES)
         self._n_loaded = self._max_width = n_loaded
 
     def add(self, step: Step, prepared: _Prepared) -> None:
@@ -329,7 +330,7 @@ class _Cutter:
         n_indices, n_weights = arrangement.n_indices, arrangement.n_weights
         n_before = self._weights.size
         if n_before + n_weights > self._n_checked:
-            n_more = n_weights + (CHECKED_EDGES if n_before else 0)
+            n_more = n_weights + CHECKED_EDGES
             require_bytes(n_more * BYTES_PER_EDGE, "the plan", _HINT)
             self._n_checked = n_before + n_more
         dtype = self._index_dtype
@@ -337,7 +338,8 @@ class _Cutter:
             n_weights, np.float32
         ):
             self._writing.finish()
-            require_bytes((n_before + n_weights) * BYTES_PER_EDGE, "the plan", _HINT)
+            if n_before + n_weights > CHECKED_EDGES:
+                require_bytes((n_before + n_weights) * BYTES_PER_EDGE, "the plan", _HINT)
         indices = self._indices.extend(n_indices, dtype)
         values = self._weights.extend(n_weights, np.float32)
         self._writing.call(
