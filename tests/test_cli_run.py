@@ -544,7 +544,7 @@ def test_too_little_memory_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("spdnn.machine.memory.available_bytes", lambda: 1000)
-    assert "of memory, 0.0 GiB are available" in failure(BASE, capsys)
+    assert "of memory, 0.0 GiB are available" in failure([*BASE, "--mode", "edges"], capsys)
 
 
 def test_memory_that_ends_after_all_is_one_line(
