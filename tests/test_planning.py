@@ -14,6 +14,7 @@ from spdnn.errors import DeviceError
 from spdnn.machine.thread_pool import KeptThreads
 from spdnn.plan import ahead as ahead_module
 from spdnn.plan import groups
+from spdnn.plan import merge as merge_module
 from spdnn.plan.ahead import Background, ahead
 from spdnn.plan.cpu import plan as plan_module
 from spdnn.plan.cpu.blocks import (
@@ -241,6 +242,32 @@ def test_plans_do_not_depend_on_threads(
     for most in (1, ahead_module.MOST_EDGES):
         monkeypatch.setattr(ahead_module, "MOST_EDGES", most)
         assert [digest(planner(network, threads=threads)) for network in networks] == expected
+    threads.close()
+
+
+def test_layers_that_merge_further_with_their_inputs_are_merged_as_by_one_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Outputs of the second layer that read equal inputs are equal, but not within the layer."""
+    rng = np.random.default_rng(3)
+    halves = rng.integers(1, 4, (8, 6)).astype(np.float32)
+    doubled = Layer(np.repeat(halves, 2, axis=1))
+    apart = Layer(np.eye(12))
+    network = Network([doubled, apart, apart, Layer(rng.integers(0, 3, (12, 12))), apart])
+    expected = digest(plan_merge(network))
+    assert plan_merge(network).layer_neurons[:3] == (6, 6, 6)
+    n_merged = []
+    merge_inputs = merge_module.merge_inputs
+
+    def counted(*given: object) -> object:
+        n_merged.append(given)
+        return merge_inputs(*given)
+
+    monkeypatch.setattr(merge_module, "merge_inputs", counted)
+    monkeypatch.setattr(ahead_module, "LEAST_EDGES", 0)
+    threads = KeptThreads(2)
+    assert digest(plan_merge(network, threads=threads)) == expected
+    assert len(n_merged) > network.n_layers  # a guess was wrong
     threads.close()
 
 

@@ -1,7 +1,7 @@
 """Work on layers that does not depend on the layer before, done by threads, some layers ahead."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import TypeVar
 
@@ -18,6 +18,14 @@ LEAST_EDGES = 1 << 18
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
+
+
+def worth_threads(threads: KeptThreads | None, layer_edges: Sequence[int]) -> KeptThreads | None:
+    """Give threads back, or None where all layers are small.
+
+    Threads would then wait for the interpreter more than they work.
+    """
+    return None if max(layer_edges) < LEAST_EDGES else threads
 
 
 def ahead(

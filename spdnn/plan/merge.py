@@ -19,9 +19,10 @@ import scipy.sparse as sp
 from spdnn.machine.jit import jit, read_only
 from spdnn.machine.thread_pool import KeptThreads
 from spdnn.network import Layer, Network
-from spdnn.plan.ahead import LEAST_EDGES, ahead
+from spdnn.plan.ahead import ahead
 from spdnn.plan.columns import Columns, columns_of_rows
 from spdnn.plan.groups import NOTHING, are_all_equal, bits_of, first_of_groups
+from spdnn.plan.rules import Rules, rules_of
 
 
 class MergedLayer(NamedTuple):
@@ -62,18 +63,18 @@ class Loading(NamedTuple):
     n_sums: int
 
 
-def all_edges(network: Network) -> Iterator[tuple[Layer, MergedLayer]]:
+def all_edges(network: Network) -> Iterator[tuple[Rules, MergedLayer]]:
     """Give the layers in the form of merged ones, one at a time, with every edge kept."""
     for layer in network.layers:
         bias = np.broadcast_to(layer.bias, layer.n_outputs)
         itself = np.arange(layer.n_outputs, dtype=np.int32)
-        yield layer, MergedLayer(None, layer.weights, bias, itself)
+        yield rules_of(layer), MergedLayer(None, layer.weights, bias, itself)
 
 
 def merge_layers(
     network: Network, threads: KeptThreads | None = None
-) -> Iterator[tuple[Layer, MergedLayer]]:
-    """Merge the neurons of all layers, one layer at a time, and give each beside its original.
+) -> Iterator[tuple[Rules, MergedLayer]]:
+    """Merge the neurons of all layers, one layer at a time, and give each with its rules.
 
     The sums of the first layer are taken while inputs are loaded (`loading_of`): they are no step
     of their own.
@@ -82,21 +83,64 @@ def merge_layers(
     ----------
     network : Network
     threads : KeptThreads, optional
-        They make the layers that come next, and find what is equal within them.
+        They make the layers that come next, find what is equal within them, and merge their
+        inputs.
+
+    Notes
+    -----
+    How a layer's inputs are merged is only known once the layer before is. Threads guess it: the
+    layer before has no more equal outputs than those that are equal within it. Where a guess was
+    wrong the layer is merged once more, and nothing is guessed from then on.
     """
 
-    def made(index: int) -> tuple[Layer, EqualNeurons]:
+    def made(index: int) -> tuple[Rules, EqualNeurons]:
         layer = network.layers[index]
-        return layer, equal_neurons(layer)
+        return rules_of(layer), equal_neurons(layer)
 
-    input_class, n_classes = np.arange(network.n_inputs, dtype=np.int32), network.n_inputs
     edges = network.layer_edges
-    if max(edges) < LEAST_EDGES:
-        threads = None  # they would wait for the interpreter more than they work
-    for _, (layer, equal) in ahead(made, range(len(edges)), edges.__getitem__, threads):
-        merged = merge_inputs(equal, input_class, n_classes)
-        yield layer, merged
-        input_class, n_classes = merged.output_class, merged.bias.size
+    start = Classes(np.arange(network.n_inputs, dtype=np.int32), network.n_inputs)
+    is_guessing = threads is not None and threads.n_threads > 1
+
+    def with_guesses() -> Iterator[tuple[Rules, EqualNeurons, Classes | None]]:
+        guess = start
+        for _, (rules, equal) in ahead(made, range(len(edges)), edges.__getitem__, threads):
+            yield rules, equal, guess if is_guessing else None
+            guess = Classes(equal.output_group, equal.bias.size)
+
+    def as_guessed(item: tuple[Rules, EqualNeurons, Classes | None]) -> MergedLayer | None:
+        _, equal, guess = item
+        return None if guess is None else merge_inputs(equal, *guess)
+
+    inputs = start
+    for (rules, equal, guess), merged in ahead(
+        as_guessed, with_guesses(), lambda item: item[1].n_numbers, threads
+    ):
+        if merged is None or not inputs.equals(guess):
+            is_guessing = False
+            merged = merge_inputs(equal, *inputs)
+        yield rules, merged
+        inputs = Classes(merged.output_class, merged.bias.size)
+
+
+class Classes(NamedTuple):
+    """What neurons have become by merging.
+
+    Attributes
+    ----------
+    of_neuron : ndarray, shape (n_neurons,), int32
+        The merged neuron that each has become.
+    n_classes : int
+        Merged neurons.
+    """
+
+    of_neuron: npt.NDArray[np.int32]
+    n_classes: int
+
+    def equals(self, other: "Classes | None") -> bool:
+        """Whether others are the same."""
+        return other is not None and (
+            self.n_classes == other.n_classes and np.array_equal(self.of_neuron, other.of_neuron)
+        )
 
 
 def loading_of(first: MergedLayer, n_inputs: int) -> Loading:
@@ -137,6 +181,11 @@ class EqualNeurons(NamedTuple):
     columns: Columns
     bias: npt.NDArray[np.float32]
     output_group: npt.NDArray[np.int32]
+
+    @property
+    def n_numbers(self) -> int:
+        """How many numbers it holds of neurons and edges."""
+        return self.input_group.size + self.columns.indices.size + self.output_group.size
 
 
 def equal_neurons(layer: Layer) -> EqualNeurons:

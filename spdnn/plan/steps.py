@@ -5,7 +5,6 @@ a network's layers and gives their steps. An engine cuts each step for its kerne
 rows of the step table, caps and biases in a `StepTable`.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
@@ -15,8 +14,9 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from spdnn.machine.thread_pool import KeptThreads
-from spdnn.network import Layer, Network, may_drop_after
+from spdnn.network import Network, may_drop_after
 from spdnn.plan.merge import MergedLayer, all_edges, loading_of, merge_layers
+from spdnn.plan.rules import PLAIN_SUMS, Rules
 
 N_OUTPUTS, BIAS_START, IS_RELU, TESTS, MAY_DROP, LAYER = range(6)
 """The first columns of every step table; an engine's own columns come after them.
@@ -32,44 +32,6 @@ FIRST_OWN = 6
 NO_LAYER = -1
 """In column LAYER: a step that ends no layer."""
 
-NONZERO, FINITE = 1, 2
-"""Bits of column TESTS.
-
-`NONZERO`: the bias is added only where the sum is not zero. `FINITE`: there is no cap, so that a
-sum that is not finite could pass as a result; it becomes NaN, which no later layer hides.
-"""
-
-
-class Rules(NamedTuple):
-    """What happens to the sums of a step.
-
-    Attributes
-    ----------
-    is_relu : bool
-        Whether negative ones become 0.
-    tests : int
-        The bits `NONZERO` and `FINITE`.
-    cap : float
-        Largest activation; infinite for none.
-    """
-
-    is_relu: bool
-    tests: int
-    cap: float
-
-
-PLAIN_SUMS = Rules(False, 0, math.inf)
-"""The rules of a step that only takes sums."""
-
-
-def rules_of(layer: Layer) -> Rules:
-    """The rules of the step that ends a layer."""
-    return Rules(
-        layer.activation == "relu",
-        NONZERO * layer.needs_nonzero_test | FINITE * (layer.ymax is None),
-        math.inf if layer.ymax is None else layer.ymax,
-    )
-
 
 class Step(NamedTuple):
     """One step, before an engine cuts it.
@@ -79,8 +41,10 @@ class Step(NamedTuple):
     weights : csr_array or csc_array, shape (n_before, n_outputs), float32
     bias : ndarray, shape (n_outputs,), float32
     rules : Rules
-    layer : Layer or None
-        The layer that it ends; None where it takes sums for the step after it.
+    ends_layer : bool
+        Whether it ends a layer; if not, it takes sums for the step after it.
+    sums : csc_array or None
+        The sums that its layer takes before it, if any; see `spdnn.plan.merge.MergedLayer`.
     n_sums : int
         Inputs that were added up for this layer before the step: while they were loaded, or in a
         step of their own.
@@ -89,7 +53,8 @@ class Step(NamedTuple):
     weights: sp.csr_array | sp.csc_array
     bias: npt.NDArray[np.float32]
     rules: Rules
-    layer: Layer | None
+    ends_layer: bool
+    sums: sp.csc_array | None
     n_sums: int
 
 
@@ -125,7 +90,7 @@ class Walk:
     def steps(self) -> Iterator[Step]:
         """Give the steps, once."""
         is_first = True
-        for layer, merged in self._layers:
+        for rules, merged in self._layers:
             self.merged = merged
             sums, weights, bias, _ = merged
             n_sums = 0
@@ -134,8 +99,8 @@ class Walk:
             elif sums is not None:
                 n_sums = sums.nnz
                 zeros = np.zeros(sums.shape[1], dtype=np.float32)
-                yield Step(sums, zeros, PLAIN_SUMS, None, 0)
-            yield Step(weights, bias, rules_of(layer), layer, n_sums)
+                yield Step(sums, zeros, PLAIN_SUMS, False, None, 0)
+            yield Step(weights, bias, rules, True, sums, n_sums)
             is_first = False
 
 
@@ -173,11 +138,11 @@ class StepTable:
         int
             The layer's number, from 0; `NO_LAYER` where the step ends none.
         """
-        if step.layer is None:
+        if not step.ends_layer:
             return NO_LAYER
         self.layer_edges.append(step.n_sums + step.weights.nnz)
         self.additions += step.n_sums
-        self._maps_zero_to_zero.append(step.layer.maps_zero_to_zero)
+        self._maps_zero_to_zero.append(step.rules.maps_zero_to_zero)
         return len(self.layer_edges) - 1
 
     def add_bias(self, bias: npt.NDArray[np.float32]) -> int:
@@ -204,7 +169,7 @@ class StepTable:
         own : sequence of int
             The engine's own columns, in their order.
         """
-        is_relu, tests, cap = rules
+        is_relu, tests, cap, _ = rules
         self._rows.append([n_outputs, bias_start, is_relu, tests, False, layer, *own])
         self._caps.append(cap)
 

@@ -1,5 +1,7 @@
 """The CPU engine's plan: all layers as steps, all steps as blocks, in a few long arrays."""
 
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -12,7 +14,7 @@ from spdnn.features import index_dtype
 from spdnn.machine.memory import available_bytes, require_bytes
 from spdnn.machine.thread_pool import KeptThreads
 from spdnn.network import Network, may_drop_after
-from spdnn.plan.ahead import Background, ahead
+from spdnn.plan.ahead import Background, ahead, worth_threads
 from spdnn.plan.base import StepPlan
 from spdnn.plan.cpu.blocks import (
     INDEX_START,
@@ -29,11 +31,11 @@ from spdnn.plan.cpu.long_array import LongArray
 from spdnn.plan.cpu.rest import keeps_cap
 from spdnn.plan.cpu.split import LONGEST, Split, are_long, split_long
 from spdnn.plan.groups import group_outputs
+from spdnn.plan.rules import PLAIN_SUMS
 from spdnn.plan.steps import (
     FIRST_OWN,
     N_OUTPUTS,
     NO_LAYER,
-    PLAIN_SUMS,
     Step,
     StepTable,
     Walk,
@@ -180,26 +182,40 @@ def plan_merge(
 
 
 def _plan(network: Network, mode: str, costs: BlockCosts, threads: KeptThreads | None) -> CpuPlan:
-    # Threads merge layers, or where every edge is kept, they cut them.
-    merging, cutting = (threads, None) if mode == "merge" else (None, threads)
-    walk = Walk(network, mode, merging)
+    if mode == "merge":
+        threads = worth_threads(threads, network.layer_edges)
+    walk = Walk(network, mode, threads)
     room = n_checked = network.n_edges
     if mode == "merge":
         n_checked = 0
         room = min(room, int(RESERVED_SHARE * available_bytes() / BYTES_PER_EDGE))
-    cutter = _Cutter(network, walk.loading.n_loaded, costs, cutting, room, n_checked)
+    cutter = _Cutter(network, walk.loading.n_loaded, costs, threads, room, n_checked)
     keeps: list[bool] = []
-    cap: float | None = None
-    for step, prepared in ahead(
-        partial(_prepare, costs=costs), walk.steps(), lambda step: step.weights.nnz, cutting
+    for (step, _), prepared in ahead(
+        partial(_prepare, mode=mode, costs=costs), _with_caps(walk.steps()), _n_numbers, threads
     ):
         cutter.add(step, prepared)
-        if step.layer is not None:
-            keeps.append(mode == "merge" and keeps_cap(step.layer, walk.merged, cap))
-            cap = step.layer.ymax
-    rests = may_drop_after(keeps) & (mode == "merge" and cap is not None)
+        if step.ends_layer:
+            keeps.append(prepared.keeps_cap)
+    rests = may_drop_after(keeps) & (mode == "merge" and math.isfinite(step.rules.cap))
     output_position = cutter.position[walk.merged.output_class]
     return cutter.plan(mode, walk.loading.position, output_position, rests)
+
+
+def _with_caps(steps: Iterable[Step]) -> Iterator[tuple[Step, float]]:
+    """Give each step with the cap of the layer before it, infinite for none."""
+    cap = math.inf
+    for step in steps:
+        yield step, cap
+        if step.ends_layer:
+            cap = step.rules.cap
+
+
+def _n_numbers(item: tuple[Step, float]) -> int:
+    """How many numbers a step holds of neurons and edges."""
+    step, _ = item
+    n_before, n_outputs = step.weights.shape
+    return int(step.weights.nnz + n_before + n_outputs)
 
 
 class _Prepared(NamedTuple):
@@ -211,23 +227,29 @@ class _Prepared(NamedTuple):
         The weights, with dense outputs completed.
     arrangement : Arrangement or None
         The blocks; None where outputs are long.
+    keeps_cap : bool
+        Whether inputs that are all at the cap give outputs that are all at the cap; in mode
+        "edges" this is not asked.
     """
 
     weights: sp.csr_array | sp.csc_array
     arrangement: Arrangement | None
+    keeps_cap: bool
 
 
-def _prepare(step: Step, costs: BlockCosts) -> _Prepared:
-    """Prepare a step."""
+def _prepare(item: tuple[Step, float], mode: str, costs: BlockCosts) -> _Prepared:
+    """Prepare a step, which comes with the cap of the layer before."""
+    step, cap_before = item
+    keeps = mode == "merge" and step.ends_layer and keeps_cap(step, cap_before)
     weights = step.weights
     outputs = group_outputs(weights)
     may_be_dense = may_have_dense_outputs(outputs.degree, weights.shape[0], costs)
     if may_be_dense or outputs.degree.max(initial=0) >= LONGEST:
         weights = with_dense_outputs(weights.tocsc(), costs)
         if are_long(weights).any():
-            return _Prepared(weights, None)
+            return _Prepared(weights, None, keeps)
         outputs = group_outputs(weights)
-    return _Prepared(weights, arrange(outputs, costs))
+    return _Prepared(weights, arrange(outputs, costs), keeps)
 
 
 class _Cutter:
@@ -259,7 +281,7 @@ class _Cutter:
 
     def add(self, step: Step, prepared: _Prepared) -> None:
         """Cut what leads from one tile to the next: one step, or three where outputs are long."""
-        weights, arrangement = prepared
+        weights, arrangement, _ = prepared
         layer = self._table.count_layer(step)
         if arrangement is None:
             split = split_long(weights, self.position)

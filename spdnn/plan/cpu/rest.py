@@ -1,26 +1,26 @@
 """Activations that stay: all are at the cap, and every further layer keeps them there."""
 
+import math
+
 import numpy as np
 import numpy.typing as npt
 
 from spdnn.machine.jit import jit, read_only
-from spdnn.network import Layer
 from spdnn.plan.columns import compressed_arrays
-from spdnn.plan.merge import MergedLayer
+from spdnn.plan.steps import Step
 
 _EPS = float(np.finfo(np.float32).eps)
 
 
-def keeps_cap(layer: Layer, merged: MergedLayer, cap_before: float | None) -> bool:
+def keeps_cap(step: Step, cap_before: float) -> bool:
     """Whether inputs that are all at the cap give outputs that are all at the cap.
 
     Parameters
     ----------
-    layer : Layer
-    merged : MergedLayer
-        What is computed of the layer.
-    cap_before : float or None
-        The cap of the layer before; None for the first layer, or where that layer has none.
+    step : Step
+        The step that ends a layer.
+    cap_before : float
+        The cap of the layer before; infinite for the first layer, or where that layer has none.
 
     Notes
     -----
@@ -28,16 +28,17 @@ def keeps_cap(layer: Layer, merged: MergedLayer, cap_before: float | None) -> bo
     be wrong in any order: n 2^-24 times the sum of magnitudes, for n numbers (N. Higham, Accuracy
     and Stability of Numerical Algorithms, 2002, section 4.2). Twice that is demanded.
     """
-    if cap_before is None or layer.ymax is None:
+    cap = step.rules.cap
+    if math.isinf(cap_before) or math.isinf(cap):
         return False
-    weights = merged.weights.tocsc()
+    weights = step.weights.tocsc()
     n_summed = np.ones(weights.shape[0])
-    if merged.sums is not None:
-        sums = merged.sums
+    if step.sums is not None:
+        sums = step.sums
         of_sum = np.repeat(np.arange(sums.shape[1]), np.diff(sums.indptr))
         n_summed = np.bincount(of_sum, weights=sums.data, minlength=sums.shape[1])
     arrays = compressed_arrays(weights)
-    return _reach(*arrays, read_only(n_summed), read_only(merged.bias), cap_before, layer.ymax)
+    return _reach(*arrays, read_only(n_summed), read_only(step.bias), cap_before, cap)
 
 
 @jit

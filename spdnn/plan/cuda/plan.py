@@ -30,7 +30,8 @@ from spdnn.plan.cuda.bundles import cut_bundles
 from spdnn.plan.cuda.ell import LARGEST_BUFFER, cut_ell
 from spdnn.plan.cuda.outputs import sort_outputs
 from spdnn.plan.cuda.sizes import PlanSizes, row_of, suits_resident
-from spdnn.plan.steps import FIRST_OWN, NONZERO, Step, StepTable, Walk
+from spdnn.plan.rules import NONZERO
+from spdnn.plan.steps import FIRST_OWN, Step, StepTable, Walk
 
 (
     FIRST_BUNDLE,

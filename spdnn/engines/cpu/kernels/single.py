@@ -27,7 +27,8 @@ from spdnn.plan.cpu.slices import (
     VECTORS,
     Slices,
 )
-from spdnn.plan.steps import BIAS_START, FINITE, IS_RELU, NONZERO, TESTS
+from spdnn.plan.rules import FINITE, NONZERO
+from spdnn.plan.steps import BIAS_START, IS_RELU, TESTS
 
 _I16, _I32, _I64, _F32 = ir.IntType(16), ir.IntType(32), ir.IntType(64), ir.FloatType()
 _VECTOR = ir.VectorType(_F32, SLICE)

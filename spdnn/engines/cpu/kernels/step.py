@@ -31,7 +31,8 @@ from spdnn.plan.cpu.blocks import (
     WEIGHT_START,
 )
 from spdnn.plan.cpu.plan import PlanArrays
-from spdnn.plan.steps import BIAS_START, FINITE, IS_RELU, N_OUTPUTS, NONZERO, TESTS
+from spdnn.plan.rules import FINITE, NONZERO
+from spdnn.plan.steps import BIAS_START, IS_RELU, N_OUTPUTS, TESTS
 
 WORD = 64
 """Lanes whose bits, one for each live lane, are in one number."""

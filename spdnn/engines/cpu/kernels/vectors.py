@@ -21,7 +21,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from spdnn.plan.steps import FINITE, NONZERO
+from spdnn.plan.rules import FINITE, NONZERO
 
 LANES = 16
 """Features that are computed together. The width of a tile is a multiple of it."""
