@@ -33,7 +33,7 @@ class Phase(NamedTuple):
 
 PHASES = {
     "join": Phase(ranks._Ranks, "_split_by_node"),
-    "open": Phase(command, "open_sources", rank=0),
+    "open": Phase(command, "open_network_first", rank=0),
     "make": Phase(session, "make_engine"),
     "share": Phase(ranks._Ranks, "_window"),
     "fill": Phase(ranks._Ranks, "on_leaders", rank=0, work="fill"),

@@ -101,6 +101,24 @@ def test_the_block_of_facts_names_data_engine_phases_and_rate(
     assert " edges, 1 in " in facts["evaluated"]
 
 
+def test_inputs_are_read_while_the_plan_is_made(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [*BASE, "--truth", "truth.tsv", "--engine", "cpu", "--threads", "2"]
+    assert main([*arguments, "--json", "r.json"]) == 0
+    seconds = json.loads(Path("r.json").read_text())["seconds"]
+    assert 0 < seconds["overlap"] <= min(seconds["read"], seconds["plan"])
+    row = f"overlap {seconds['overlap']:10.3f} s: inputs were read while the plan was made"
+    assert (row in capsys.readouterr().out) == (seconds["overlap"] >= 0.0005)
+    phases = sum(seconds.values()) - seconds["total"] - 2 * seconds["overlap"]
+    assert 0 < phases <= seconds["total"]
+
+
+def test_inputs_that_are_damaged_are_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("wrong.tsv").write_text("1\t99\t1\n")
+    for n_threads in ("1", "2"):
+        arguments = with_option(BASE, "--inputs", "wrong.tsv")
+        assert "wrong.tsv" in failure([*arguments, "--threads", n_threads], capsys)
+
+
 def test_a_plan_is_kept_and_used_again(capsys: pytest.CaptureFixture[str]) -> None:
     kept = [*BASE, "--truth", "truth.tsv", "--plan", "plan", "--json"]
     for name in ("first.json", "second.json"):
@@ -289,9 +307,9 @@ def test_the_json_holds_all_facts() -> None:
     assert (record["engine"], record["mode"]) == ("cpu", "edges")
     assert (record["ranks"], record["threads"]) == (1, 1)
     seconds = record["seconds"]
-    names = ("read", "compile", "plan", "load", "tune", "inference", "total")
+    names = ("read", "compile", "plan", "overlap", "load", "tune", "inference", "total")
     assert tuple(seconds) == names
-    assert seconds["tune"] == 0
+    assert seconds["tune"] == seconds["overlap"] == 0  # one thread reads, then plans
     assert 2**25 < record["peak_memory"] < 2**36
     phases = sum(seconds.values()) - seconds["total"]
     assert 0 < phases <= seconds["total"]

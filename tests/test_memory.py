@@ -3,7 +3,11 @@
 import resource
 import subprocess
 import sys
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from threading import Barrier
 
 import numpy as np
 import pytest
@@ -78,3 +82,45 @@ def test_the_peak_is_the_systems_figure_where_the_kernel_has_no_file_of_it(
     monkeypatch.setattr(memory, "_STATUS", machine / "nowhere")
     assert memory.peak_bytes() <= resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     assert memory.peak_bytes() > 10e6
+
+
+def in_thread(work: Callable[[], None]) -> Future[None]:
+    """The outcome of a call by a thread of its own."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(work)
+
+
+def test_what_another_thread_was_promised_is_left_to_it(machine: Path) -> None:
+    ask = partial(memory.require_bytes, 3 * GIB, "the plan", "take less")
+    with memory.promised_bytes(5 * GIB, "inputs", "take fewer"):
+        memory.require_bytes(8 * GIB, "more inputs", "take fewer")  # its own does not count
+        in_thread(ask).result()
+        with pytest.raises(DeviceError, match=r"inputs needs 9\.0 GiB"):
+            memory.require_bytes(9 * GIB, "inputs", "take fewer")
+
+
+def test_what_does_not_fit_beside_a_promise_waits_until_that_work_is_done(machine: Path) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        with memory.promised_bytes(6 * GIB, "inputs", "take fewer"):
+            asked = pool.submit(memory.require_bytes, 3 * GIB, "the plan", "take less")
+            with pytest.raises(TimeoutError):
+                asked.result(0.1)
+        asked.result(30)
+        with memory.promised_bytes(6 * GIB, "inputs", "take fewer"):
+            asked = pool.submit(memory.require_bytes, 9 * GIB, "the plan", "take less")
+            (machine / "meminfo").write_text(f"MemAvailable: {2 * 2**20} kB\n")
+        with pytest.raises(DeviceError, match=r"the plan needs 9\.0 GiB of memory, 2\.0 GiB are"):
+            asked.result(30)
+
+
+def test_threads_do_not_wait_for_each_others_promises(machine: Path) -> None:
+    def both_hold() -> None:
+        with memory.promised_bytes(3 * GIB, "the plan", "take less"):
+            both.wait(30)
+            memory.require_bytes(6 * GIB, "the plan", "take less")
+
+    both = Barrier(2)
+    with ThreadPoolExecutor(2) as pool:
+        errors = [future.exception(30) for future in [pool.submit(both_hold) for _ in range(2)]]
+    # One of the two waits, and goes on when the other is refused or done.
+    assert sum(error is None for error in errors) >= 1

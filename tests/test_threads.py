@@ -16,7 +16,7 @@ import scipy.sparse as sp
 from spdnn import Features, Layer, Network
 from spdnn.engines.cpu.engine import CpuEngine
 from spdnn.engines.cpu.sizes import CpuSizes
-from spdnn.machine.thread_pool import KeptThreads
+from spdnn.machine.thread_pool import CALLS_AHEAD, KeptThreads, SharedThreads
 
 SMALL = CpuSizes(worth_waking=0, worth_barrier=0, worth_fetching=0, widest_tile=16)
 """Sizes with which few features are work for several threads, which then share tiles."""
@@ -176,3 +176,36 @@ _, status = os.waitpid(child, 0)
 print("parent", same, status)
 """
     assert run(program) == "child True\nparent True 0\n"
+
+
+def test_shared_threads_have_few_calls_waiting_at_a_time() -> None:
+    kept = KeptThreads(2)
+    begun: list[int] = []
+
+    def call(number: int, other: int) -> int:
+        begun.append(number)
+        return number + other
+
+    results = SharedThreads(kept).map(call, range(100), range(0, 1000, 10))
+    assert [next(results) for _ in range(3)] == [0, 11, 22]
+    assert kept.submit(lambda: len(begun)).result() <= 3 + 2 * CALLS_AHEAD
+    assert list(results) == [11 * number for number in range(3, 100)]
+    kept.close()
+
+
+def test_shared_threads_leave_out_calls_after_one_that_fails() -> None:
+    kept = KeptThreads(2)
+    done: list[int] = []
+
+    def call(number: int) -> int:
+        if number == 5:
+            raise ValueError("five")
+        done.append(number)
+        return number
+
+    with pytest.raises(ValueError, match="five"):
+        list(SharedThreads(kept).map(call, range(100)))
+    n_done = len(done)
+    assert n_done <= 5 + 2 * CALLS_AHEAD
+    kept.close()
+    assert len(done) == n_done  # none was still running

@@ -20,7 +20,13 @@ from spdnn.cli.arguments import (
 from spdnn.cli.check import Judge, add_check, choose_judge, refuse_check
 from spdnn.cli.errors import print_error, with_options
 from spdnn.cli.progress import progress_bar
-from spdnn.cli.sources import add_sources, as_rows, open_sources, source_rows
+from spdnn.cli.sources import (
+    NamedFeatures,
+    add_sources,
+    as_rows,
+    open_network_first,
+    source_rows,
+)
 from spdnn.distributed import join
 from spdnn.engines import choose_mode, make_engine
 from spdnn.engines.base import Engine, Keepable, Resumable
@@ -32,6 +38,7 @@ from spdnn.machine.memory import peak_bytes
 from spdnn.network import Network
 from spdnn.run.checkpoint import remove_checkpoint
 from spdnn.run.options import PARTITIONS, Options
+from spdnn.run.reading import Reading
 from spdnn.run.result import Result, categories_text
 from spdnn.run.session import Session
 from spdnn.run.team import Team
@@ -43,6 +50,9 @@ WORTH_KEEPING = 3.0
 """A phase gets a hint if it takes so many times as long as inference, and `WORTH_SECONDS`."""
 
 WORTH_SECONDS = 1.0
+
+LEAST_OVERLAP = 0.0005
+"""Seconds of overlap that are told."""
 
 MERGE_NOTE = "the rate counts every edge for every feature, not the work that was left to do"
 
@@ -124,22 +134,33 @@ def _run(
 ) -> int | None:
     """Run it as one of a team; only rank 0 knows the exit status."""
     team.on_first(lambda: _refuse_early(arguments, team.size))
-    network, features = team.on_leaders(lambda: open_sources(arguments)) or (None, None)
+
+    def open_first() -> tuple[SourcedNetwork, NamedFeatures]:
+        network, inputs = open_network_first(arguments)
+        # Once more, with what was found in the data folder.
+        _refuse_same(arguments, network.source, inputs.source, arguments.truth)
+        return network, inputs
+
+    network, inputs = team.on_leaders(open_first) or (None, None)
+    read = time.perf_counter() - started
+    reading = None if inputs is None else Reading(inputs.open)
 
     def choose() -> Judge:
         assert network is not None
         assert features is not None
         judge, truth = choose_judge(arguments, network, features)
-        # Once more, with what was found in the data folder.
         _refuse_same(arguments, network.source, features.source, truth)
         return judge
 
-    judge = team.on_first(choose)
-    read = time.perf_counter() - started
-    options = _options(arguments)
-    session = Session.of_team(team, network.network if network else None, options)
-    with session, progress_bar("inference", is_shown=team.is_first) as progress:
-        result = session.run(features.features if features else None, progress=progress)
+    with Session.of_team(
+        team, network.network if network else None, _options(arguments), reading
+    ) as session:
+        planned = time.perf_counter()
+        features = None if reading is None else reading.result
+        judge = team.on_first(choose)
+        read += time.perf_counter() - planned + (0.0 if reading is None else reading.seconds)
+        with progress_bar("inference", is_shown=team.is_first) as progress:
+            result = session.run(features.features if features else None, progress=progress)
 
     def report() -> int:
         assert network is not None
@@ -285,6 +306,14 @@ def _device_rows(result: Result) -> list[tuple[str, str]]:
     return [(f"  {name}", f"{part:10.3f} s") for name, part in parts]
 
 
+def _overlap_rows(result: Result) -> list[tuple[str, str]]:
+    """A row of the time that both read and plan have, if it is worth telling."""
+    overlap = result.seconds.overlap
+    if overlap < LEAST_OVERLAP:
+        return []
+    return [("  overlap", f"{overlap:10.3f} s: inputs were read while the plan was made")]
+
+
 def _rate_text(result: Result) -> str:
     if result.is_emulated:
         return "none: the GPU was emulated"
@@ -306,6 +335,7 @@ def run_rows(
         ("read", f"{seconds.read:10.3f} s"),
         ("compile", f"{seconds.compile:10.3f} s"),
         ("plan", f"{seconds.plan:10.3f} s"),
+        *_overlap_rows(result),
         ("load", f"{seconds.load:10.3f} s"),
         ("tune", f"{seconds.tune:10.3f} s"),
         ("inference", f"{seconds.inference:10.3f} s"),

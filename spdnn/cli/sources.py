@@ -1,6 +1,9 @@
 """Weights and inputs of commands: named by the user, or found in the data folder."""
 
 import argparse
+from concurrent.futures import Executor
+from pathlib import Path
+from typing import NamedTuple
 
 from spdnn.challenge import DEPTHS, SIZES
 from spdnn.cli.arguments import (
@@ -13,7 +16,13 @@ from spdnn.cli.arguments import (
 from spdnn.cli.progress import progress_bar
 from spdnn.errors import DataError
 from spdnn.network import Network
-from spdnn.sources.features import SourcedFeatures, feature_format, open_features
+from spdnn.run.reading import Look
+from spdnn.sources.features import (
+    SourcedFeatures,
+    feature_format,
+    open_features,
+    require_features,
+)
 from spdnn.sources.folder import data_folder, find_inputs, find_weights
 from spdnn.sources.networks import SourcedNetwork, network_format, open_network
 
@@ -71,6 +80,64 @@ def open_weights(
 
 def open_sources(arguments: argparse.Namespace) -> tuple[SourcedNetwork, SourcedFeatures]:
     """Open the network and the features that were named, or those in the data folder."""
+    network, inputs = open_network_first(arguments)
+    return network, inputs.open()
+
+
+class NamedFeatures(NamedTuple):
+    """Features that are still to be read.
+
+    Attributes
+    ----------
+    source : str
+        A path, or the word "recipe" or "digits".
+    neurons : int
+        Inputs of the network.
+    n_features : int or None
+        Features to take, from the first; None for all.
+    folder : Path
+        The data folder.
+    index_base : {1, 0} or None
+        Number of the first neuron in the file, None where the user did not give it.
+    """
+
+    source: str
+    neurons: int
+    n_features: int | None
+    folder: Path
+    index_base: int | None
+
+    def open(self, pool: Executor | None = None, look: Look | None = None) -> SourcedFeatures:
+        """Read or make the features.
+
+        Parameters
+        ----------
+        pool : Executor, optional
+            Its threads do the work; as many as are usual where not given.
+        look : callable, optional
+            Called now and then; it may raise.
+        """
+        with progress_bar("inputs") as progress:
+
+            def told(fraction: float) -> None:
+                if look is not None:
+                    look()
+                if progress is not None:
+                    progress(fraction)
+
+            return open_features(
+                self.source,
+                self.neurons,
+                self.n_features,
+                told,
+                self.folder,
+                index_base=self.index_base,
+                pool=pool,
+            )
+
+
+def open_network_first(arguments: argparse.Namespace) -> tuple[SourcedNetwork, NamedFeatures]:
+    """Open the network as `open_sources` does, and name the features, which are there."""
     neurons, layers, folder = arguments.neurons, arguments.layers, data_folder(arguments.data)
     weights, inputs = arguments.weights, arguments.inputs
     if weights is None or not network_format(weights).tells_size:
@@ -88,16 +155,8 @@ def open_sources(arguments: argparse.Namespace) -> tuple[SourcedNetwork, Sourced
         inputs = find_inputs(arguments.data, neurons)
     if are_numbered and not feature_format(inputs).numbers_neurons:
         base = None
-    with progress_bar("inputs") as progress:
-        features = open_features(
-            inputs,
-            neurons,
-            arguments.features,
-            progress,
-            folder,
-            index_base=base,
-        )
-    return network, features
+    require_features(inputs, neurons, arguments.features, index_base=base)
+    return network, NamedFeatures(inputs, neurons, arguments.features, folder, base)
 
 
 def source_rows(network: SourcedNetwork, features: SourcedFeatures) -> list[tuple[str, str]]:

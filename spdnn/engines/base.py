@@ -1,7 +1,7 @@
 """What all engines have in common: their protocols, and what a run gives back.
 
 Every engine has the methods of `Engine`. What only some engines can do is a protocol of its own:
-`Resumable`, `Calibrated`, `Keepable`, `Tunable`, `Scoring`. A caller asks for it with
+`Resumable`, `Calibrated`, `Threaded`, `Keepable`, `Tunable`, `Scoring`. A caller asks for it with
 ``isinstance``. Each of these protocols has a member that `Engine` does not have, since
 ``isinstance`` looks at names and not at signatures.
 """
@@ -16,6 +16,7 @@ import numpy.typing as npt
 from spdnn.engines.state import State
 from spdnn.errors import DataError
 from spdnn.features import Features
+from spdnn.machine.thread_pool import KeptThreads
 from spdnn.network import Network
 from spdnn.plan.work import Work
 
@@ -286,6 +287,21 @@ class Calibrated(Engine, Protocol):
         PlanError
             If these are not the costs of such an engine.
         """
+
+
+@runtime_checkable
+class Threaded(Engine, Protocol):
+    """An engine that plans and runs on threads that it keeps.
+
+    Attributes
+    ----------
+    kept_threads : KeptThreads
+        The threads. What else they are given takes none of the user's processors beside them.
+    """
+
+    @property
+    def kept_threads(self) -> KeptThreads:
+        """The threads that plan and run."""
 
 
 @runtime_checkable

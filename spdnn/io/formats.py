@@ -7,6 +7,7 @@ when a file of that format is read or written.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, Literal, TypeVar
@@ -52,6 +53,8 @@ class ReadOptions:
         Number of the first neuron (and of the first image) in the file.
     progress : callable or None
         Called with the fraction done.
+    pool : Executor or None
+        Threads for what is not read, but made; None for as many as are usual.
     """
 
     neurons: int | None = None
@@ -62,6 +65,7 @@ class ReadOptions:
     last: Activation | None = None
     index_base: int | None = None
     progress: Progress | None = None
+    pool: Executor | None = None
 
     @property
     def given(self) -> set[str]:

@@ -1,9 +1,12 @@
 """Memory of this machine: how much is available, and how much this process has taken."""
 
 import resource
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from threading import Condition, get_ident
 
 from spdnn.errors import DeviceError
 
@@ -57,8 +60,67 @@ def l2_bytes() -> int:
     return USUAL_L2_BYTES
 
 
+class _Promises:
+    """Bytes that threads have been promised, and have perhaps not taken yet."""
+
+    def __init__(self) -> None:
+        self._changed = Condition()
+        self._of_thread: Counter[int] = Counter()
+        self._is_waited_for = False
+
+    def of_others(self) -> int:
+        """Bytes that other threads than the caller's have been promised."""
+        return self._of_thread.total() - self._of_thread[get_ident()]
+
+    def add(self, n_bytes: int) -> None:
+        """Promise the caller's thread more bytes, or fewer."""
+        with self._changed:
+            self._of_thread[get_ident()] += n_bytes
+            self._changed.notify_all()
+
+    def wait(self) -> bool:
+        """Wait until other threads have no promises; False if one of them waits already."""
+        with self._changed:
+            if self._is_waited_for:
+                return False
+            self._is_waited_for = True
+            try:
+                self._changed.wait_for(lambda: not self.of_others())
+            finally:
+                self._is_waited_for = False
+        return True
+
+
+_promises = _Promises()
+
+
+@contextmanager
+def promised_bytes(n_bytes: int, what: str, hint: str) -> Iterator[None]:
+    """Refuse work that does not fit, or do it while other threads leave it the memory.
+
+    Parameters
+    ----------
+    n_bytes, what, hint
+        As for `require_bytes`, which other threads' calls then leave so many bytes to this work.
+
+    Raises
+    ------
+    DeviceError
+        If fewer than `n_bytes` are available.
+    """
+    require_bytes(n_bytes, what, hint)
+    _promises.add(n_bytes)
+    try:
+        yield
+    finally:
+        _promises.add(-n_bytes)
+
+
 def require_bytes(n_bytes: int, what: str, hint: str) -> None:
     """Refuse work that does not fit into memory.
+
+    What other threads have been promised (`promised_bytes`) counts as taken. If the work does not
+    fit beside it, the call waits until it is done, and what it has not taken is free again.
 
     Parameters
     ----------
@@ -74,7 +136,9 @@ def require_bytes(n_bytes: int, what: str, hint: str) -> None:
     DeviceError
         If fewer than `n_bytes` are available.
     """
-    available = available_bytes()
+    others, available = _promises.of_others(), available_bytes()
+    if others and n_bytes > available - others and _promises.wait():
+        available = available_bytes()
     if n_bytes > available:
         raise DeviceError(
             f"{what} needs {n_bytes / 2**30:.1f} GiB of memory, "

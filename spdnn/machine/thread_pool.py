@@ -2,14 +2,19 @@
 
 import os
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from threading import RLock
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 _Arguments = ParamSpec("_Arguments")
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
+
+
+CALLS_AHEAD = 2
+"""Calls of `SharedThreads.map` for each thread that are begun or wait."""
 
 
 class KeptThreads(Executor):
@@ -112,6 +117,75 @@ class KeptThreads(Executor):
     def close(self) -> None:
         """End the threads once their work is done. It may be called twice."""
         self.shutdown()
+
+
+class SharedThreads(Executor):
+    """Threads that have another user as well.
+
+    `map` has only a few calls waiting at a time, so that those of the other user get their turn
+    soon. No thread is idle while there is work.
+
+    Parameters
+    ----------
+    threads : KeptThreads
+        The threads. They are not ended by `shutdown`.
+
+    Examples
+    --------
+    >>> threads = KeptThreads(2)
+    >>> list(SharedThreads(threads).map(abs, [-1, -2, -3]))
+    [1, 2, 3]
+    >>> threads.close()
+    """
+
+    def __init__(self, threads: KeptThreads) -> None:
+        self._threads = threads
+
+    def submit(
+        self,
+        fn: Callable[_Arguments, _Result],
+        /,
+        *args: _Arguments.args,
+        **kwargs: _Arguments.kwargs,
+    ) -> Future[_Result]:
+        """Have a thread call a function; see `concurrent.futures.Executor.submit`."""
+        return self._threads.submit(fn, *args, **kwargs)
+
+    def map(
+        self,
+        fn: Callable[..., _Result],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int = 1,
+        buffersize: int | None = None,
+    ) -> Iterator[_Result]:
+        """Call a function with each item, and yield the results in their order.
+
+        Calls are made while results are taken. If one fails, or no more results are taken, those
+        that have begun are waited for.
+
+        Parameters
+        ----------
+        fn : callable
+            Called by the threads.
+        *iterables : iterable
+            Its arguments.
+        timeout, chunksize, buffersize
+            They have no effect.
+        """
+        waiting: deque[Future[_Result]] = deque()
+        most = CALLS_AHEAD * self._threads.n_threads
+        try:
+            for arguments in zip(*iterables, strict=False):
+                if len(waiting) == most:
+                    yield waiting.popleft().result()
+                waiting.append(self.submit(fn, *arguments))
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
+            wait(waiting)
 
 
 _alive: weakref.WeakSet[KeptThreads] = weakref.WeakSet()

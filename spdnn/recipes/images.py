@@ -18,7 +18,7 @@ largest magnitude. The result is the one of float64 everywhere.
 
 import math
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from spdnn.errors import DataError
 from spdnn.features import Features, index_dtype
-from spdnn.machine.memory import require_bytes
+from spdnn.machine.memory import promised_bytes
 from spdnn.machine.threads import default_threads
 from spdnn.recipes.interpolation import FAR, column_weights, dirichlet, far_sums, sine
 from spdnn.recipes.kernels import (
@@ -62,6 +62,7 @@ def enlarge(
     side: int,
     count: int | None = None,
     progress: Progress | None = None,
+    pool: Executor | None = None,
 ) -> Features:
     """Enlarge square images to `side` x `side` and take the pixels above half of the maximum.
 
@@ -76,6 +77,8 @@ def enlarge(
         the whole sheet in any case.
     progress : callable, optional
         Called with the fraction done, 0 to 1.
+    pool : Executor, optional
+        Its threads do the work; `default_threads` threads where not given.
 
     Returns
     -------
@@ -97,23 +100,33 @@ def enlarge(
     count = n_images if count is None else count
     if not 0 <= count <= n_images:
         raise DataError(f"{count} images asked for, but there are {n_images}")
-    require_bytes(
+    told = progress or (lambda fraction: None)
+    with promised_bytes(
         needed_bytes(n_images, small, side, count),
         f"enlarging {n_images} images to {side} x {side} pixels",
         "take a smaller size, or a machine with more memory",
-    )
-    with ThreadPoolExecutor(default_threads()) as pool:
-        enlarger = _Enlarger(images, side, pool, progress or (lambda fraction: None))
-        indptr, parts = enlarger.pixels(count)
-        del enlarger  # joining the parts holds them twice
-        indices = np.empty(indptr[-1], dtype=index_dtype(side**2))
-        ends = np.cumsum([part.size for part in parts])
+    ):
+        if pool is not None:
+            return _enlarged(images, side, count, told, pool)
+        with ThreadPoolExecutor(default_threads()) as own_pool:
+            return _enlarged(images, side, count, told, own_pool)
 
-        def join(number: int) -> None:
-            part, parts[number] = parts[number], indices[:0]
-            indices[ends[number] - part.size : ends[number]] = part
 
-        list(pool.map(join, range(len(parts))))
+def _enlarged(
+    images: npt.NDArray[np.uint8], side: int, count: int, progress: Progress, pool: Executor
+) -> Features:
+    """Enlarge the images; see `enlarge`."""
+    enlarger = _Enlarger(images, side, pool, progress)
+    indptr, parts = enlarger.pixels(count)
+    del enlarger  # joining the parts holds them twice
+    indices = np.empty(indptr[-1], dtype=index_dtype(side**2))
+    ends = np.cumsum([part.size for part in parts])
+
+    def join(number: int) -> None:
+        part, parts[number] = parts[number], indices[:0]
+        indices[ends[number] - part.size : ends[number]] = part
+
+    list(pool.map(join, range(len(parts))))
     return Features(side**2, indptr, indices)
 
 
@@ -149,7 +162,7 @@ class _Enlarger:
     """A sheet with its weights, and the bound of what float32 may get wrong."""
 
     def __init__(
-        self, images: npt.NDArray[np.uint8], side: int, pool: ThreadPoolExecutor, progress: Progress
+        self, images: npt.NDArray[np.uint8], side: int, pool: Executor, progress: Progress
     ) -> None:
         self.n_images = len(images)
         self.side = side

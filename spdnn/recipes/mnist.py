@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+from concurrent.futures import Executor
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +30,11 @@ def is_training_set(images: npt.NDArray[np.uint8]) -> bool:
 
 
 def mnist_features(
-    path: Path, neurons: int, features: int | None = None, progress: Progress | None = None
+    path: Path,
+    neurons: int,
+    features: int | None = None,
+    progress: Progress | None = None,
+    pool: Executor | None = None,
 ) -> tuple[Features, bool]:
     """Make the challenge's inputs from an IDX file of images.
 
@@ -46,6 +51,8 @@ def mnist_features(
         images, such as the test set, so that nobody takes them for the official inputs.
     progress : callable, optional
         Called with the fraction done.
+    pool : Executor, optional
+        Its threads do the work; see `spdnn.recipes.images.enlarge`.
 
     Returns
     -------
@@ -68,7 +75,7 @@ def mnist_features(
     if features is None and neurons in challenge.SIZES:
         _require_enough(path, images)
     try:
-        made = enlarge(images, side, features, progress)
+        made = enlarge(images, side, features, progress, pool)
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
     return made, neurons in challenge.SIZES and is_training_set(images)

@@ -60,11 +60,16 @@ class RankCount(NamedTuple):
 
 @dataclass(frozen=True)
 class Seconds:
-    """Seconds by phase; `total` is the whole run as the user waited for it."""
+    """Seconds by phase; `total` is the whole run as the user waited for it.
+
+    Each phase has its own seconds, from its beginning to its end. `overlap` is how long features
+    were read while the network was planned; it counts in both phases.
+    """
 
     read: float = 0.0
     compile: float = 0.0
     plan: float = 0.0
+    overlap: float = 0.0
     load: float = 0.0
     tune: float = 0.0
     inference: float = 0.0
@@ -153,7 +158,7 @@ class Result:
         total : float, optional
             Seconds of the whole run, where they are more than those of all phases.
         """
-        seconds = before + self.seconds + Seconds(read=read, total=read)
+        seconds = before + self.seconds + Seconds(read=read, total=read - before.overlap)
         if total is not None:
             seconds = replace(seconds, total=total)
         return replace(self, seconds=seconds)

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spdnn.engines import EMULATED, WITH_DEVICES, DeviceChoice, choose_mode, make_engine
-from spdnn.engines.base import Calibrated, Engine, Progress, Scoring
+from spdnn.engines.base import Calibrated, Engine, Plan, Progress, Scoring, Threaded
 from spdnn.errors import DataError, DeviceError, PlanError
 from spdnn.features import Features
 from spdnn.machine.memory import require_bytes
@@ -31,6 +31,7 @@ from spdnn.run.course import Course, find_checkpoint
 from spdnn.run.options import DEFAULTS, Options
 from spdnn.run.plan_files import plan_for, write_plan
 from spdnn.run.prediction import Prediction, classes_of, require_classes, scores_of
+from spdnn.run.reading import Reading
 from spdnn.run.result import DeviceTime, LayerCount, Result, Seconds
 from spdnn.run.team import Team, require_fit
 from spdnn.run.tuning_files import require_tunable, tune
@@ -135,7 +136,13 @@ class Session:
         self._open(Team(), network, options)
 
     @classmethod
-    def of_team(cls, team: Team, network: Network | None, options: Options = DEFAULTS) -> "Session":
+    def of_team(
+        cls,
+        team: Team,
+        network: Network | None,
+        options: Options = DEFAULTS,
+        reading: Reading[Any] | None = None,
+    ) -> "Session":
         """Open a session that the ranks of a team run together; all of them call this.
 
         Parameters
@@ -146,6 +153,8 @@ class Session:
             What is to be run; None on ranks that lead no node.
         options : Options
             The same on all ranks.
+        reading : Reading, optional
+            What the leaders of nodes read while they plan.
 
         Raises
         ------
@@ -153,10 +162,16 @@ class Session:
             As `Session`, on all ranks; and if a checkpoint is another run's.
         """
         session = cls.__new__(cls)
-        session._open(team, network, options)
+        session._open(team, network, options, reading)
         return session
 
-    def _open(self, team: Team, network: Network | None, options: Options) -> None:
+    def _open(
+        self,
+        team: Team,
+        network: Network | None,
+        options: Options,
+        reading: Reading[Any] | None = None,
+    ) -> None:
         """Compile and plan, in phases that all ranks go through."""
         self._team, self._options = team, options
         self._lock, self._process = threading.RLock(), os.getpid()
@@ -179,14 +194,27 @@ class Session:
         team.on_others(lambda: self.engine.compile(structure))
         compiled = time.perf_counter()
         self._agree_on_costs()
-        self.plan = team.shared(
-            lambda: plan_for(self.engine, self._network, self.mode, options.plan)
-        )
+
+        def planned(network: Network) -> Plan:
+            return plan_for(self.engine, network, self.mode, options.plan)
+
+        def planned_beside() -> Plan:
+            if reading is None:
+                return planned(self._network)
+            engine = self.engine
+            threads = engine.kept_threads if isinstance(engine, Threaded) else None
+            return reading.beside(planned, self._network, threads)
+
+        self.plan = team.shared(planned_beside)
         ready = time.perf_counter()
+        waited, overlap = (reading.waited, reading.overlap) if reading else (0.0, 0.0)
         # Asked once: it takes longer than a small call.
         self._scoring = self.engine if isinstance(self.engine, Scoring) else None
         self.seconds = Seconds(
-            compile=compiled - shared, plan=ready - compiled, total=ready - started
+            compile=compiled - shared,
+            plan=ready - compiled - waited,
+            overlap=overlap,
+            total=ready - started,
         )
 
     def _agree_on_costs(self) -> None:

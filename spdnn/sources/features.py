@@ -1,5 +1,6 @@
 """Features from a path, from images, or from scikit-learn's digits."""
 
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,6 +52,7 @@ def open_features(
     folder: Path | None = None,
     *,
     index_base: int | None = None,
+    pool: Executor | None = None,
 ) -> SourcedFeatures:
     """Read or make features.
 
@@ -74,6 +76,8 @@ def open_features(
     index_base : {1, 0}, optional
         Number of the first image and of the first neuron in a published inputs file; 1 where not
         given. No other source takes it.
+    pool : Executor, optional
+        Threads that make features of images; as many as are usual where not given.
 
     Returns
     -------
@@ -87,19 +91,12 @@ def open_features(
     DeviceError
         If so many do not fit into memory.
     """
-    if count is not None and count < 0:
-        raise DataError(f"{count} features cannot be")
-    form = feature_format(source)
-    options = ReadOptions(neurons, count=count, index_base=index_base, progress=progress)
-    form.require_useful(source, options)
-    if not form.tells_size and neurons is None:
-        raise DataError(f"{source}: say how many neurons the inputs have")
+    require_features(source, neurons, count, index_base=index_base)
     path = Path(source)
     if source == RECIPE:
         path = images_file(folder or default_folder(), progress)
-    if source != DIGITS and (path.is_dir() or not path.exists()):
-        raise DataError(f"{path}: no such file (or the words {RECIPE}, {DIGITS})")
-    content = form.read(path, options)
+    options = ReadOptions(neurons, count=count, index_base=index_base, progress=progress, pool=pool)
+    content = feature_format(source).read(path, options)
     features = content.value
     if neurons is not None and features.n_neurons != neurons:
         raise DataError(f"{path}: features of {features.n_neurons} neurons, not of {neurons}")
@@ -108,6 +105,36 @@ def open_features(
             raise DataError(f"{path}: {count} features asked for, but it has {features.n_features}")
         features = features.part(0, count)
     return SourcedFeatures(features, source, content.is_official)
+
+
+def require_features(
+    source: str,
+    neurons: int | None = None,
+    count: int | None = None,
+    *,
+    index_base: int | None = None,
+) -> None:
+    """Refuse what `open_features` would refuse without reading anything.
+
+    Parameters
+    ----------
+    source, neurons, count, index_base
+        As for `open_features`.
+
+    Raises
+    ------
+    DataError
+        If the source is not there, or does not take these options.
+    """
+    if count is not None and count < 0:
+        raise DataError(f"{count} features cannot be")
+    form = feature_format(source)
+    form.require_useful(source, ReadOptions(neurons, count=count, index_base=index_base))
+    if not form.tells_size and neurons is None:
+        raise DataError(f"{source}: say how many neurons the inputs have")
+    path = Path(source)
+    if source not in (RECIPE, DIGITS) and (path.is_dir() or not path.exists()):
+        raise DataError(f"{path}: no such file (or the words {RECIPE}, {DIGITS})")
 
 
 def _read_digits(path: Path, options: ReadOptions) -> Content[Features]:
@@ -124,7 +151,8 @@ def _read_digits(path: Path, options: ReadOptions) -> Content[Features]:
 
 def _read_images(path: Path, options: ReadOptions) -> Content[Features]:
     assert options.neurons is not None
-    return Content(*mnist_features(path, options.neurons, options.count, options.progress))
+    made = mnist_features(path, options.neurons, options.count, options.progress, options.pool)
+    return Content(*made)
 
 
 _DIGITS_FORMAT: Format[Features] = Format(DIGITS, _read_digits, tells_size=False)

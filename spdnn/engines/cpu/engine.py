@@ -67,6 +67,11 @@ class CpuEngine:
         self._kept_threads = KeptThreads(self.threads)
         self._scorers: WeakKeyDictionary[CpuPlan, Scorer] = WeakKeyDictionary()
 
+    @property
+    def kept_threads(self) -> KeptThreads:
+        """The threads that plan and run."""
+        return self._kept_threads
+
     def close(self) -> None:
         """End the threads. A later run starts new ones; it may be called twice."""
         self._kept_threads.close()

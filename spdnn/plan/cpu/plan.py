@@ -11,7 +11,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from spdnn.features import index_dtype
-from spdnn.machine.memory import available_bytes, require_bytes
+from spdnn.machine.memory import available_bytes, promised_bytes, require_bytes
 from spdnn.machine.thread_pool import KeptThreads
 from spdnn.network import Network, may_drop_after
 from spdnn.plan.ahead import Background, ahead, worth_threads
@@ -153,8 +153,9 @@ def plan_edges(
     DeviceError
         If the plan does not fit into memory.
     """
-    require_bytes(network.n_edges * BYTES_PER_EDGE, f"the plan of {network.n_layers} layers", _HINT)
-    return _plan(network, "edges", costs, threads)
+    n_bytes = network.n_edges * BYTES_PER_EDGE
+    with promised_bytes(n_bytes, f"the plan of {network.n_layers} layers", _HINT):
+        return _plan(network, "edges", costs, threads)
 
 
 def plan_merge(
