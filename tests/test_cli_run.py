@@ -106,7 +106,7 @@ def test_inputs_are_read_while_the_plan_is_made(capsys: pytest.CaptureFixture[st
     assert main([*arguments, "--json", "r.json"]) == 0
     seconds = json.loads(Path("r.json").read_text())["seconds"]
     assert 0 < seconds["overlap"] <= min(seconds["read"], seconds["plan"])
-    row = f"overlap {seconds['overlap']:10.3f} s: inputs were read while the plan was made"
+    row = f"  overlap  {seconds['overlap']:10.3f} s: inputs were read while the plan was made"
     assert (row in capsys.readouterr().out) == (seconds["overlap"] >= 0.0005)
     phases = sum(seconds.values()) - seconds["total"] - 2 * seconds["overlap"]
     assert 0 < phases <= seconds["total"]
