@@ -15,4 +15,5 @@ def split_as_nodes(team: Any) -> Any:
 
 if __name__ == "__main__":
     ranks._Ranks._split_by_node = split_as_nodes
+    ranks.COPIED_AT_ONCE = 1000  # bytes: what is shared is copied in many pieces
     sys.exit(main(sys.argv[1:]))

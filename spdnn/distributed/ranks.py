@@ -12,6 +12,7 @@ import shutil
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, NoReturn, TypeVar
@@ -31,7 +32,7 @@ from spdnn.errors import (
 from spdnn.features import Features
 from spdnn.io.mapping import array_at, place_of
 from spdnn.machine.launcher import let_read, wait_turn
-from spdnn.machine.threads import at_most_asked, fair_share
+from spdnn.machine.threads import at_most_asked, default_threads, fair_share
 from spdnn.network import Layer, LayerSequence, Network
 from spdnn.run.options import Partition
 from spdnn.run.team import Team, part_of, require_fit
@@ -55,6 +56,9 @@ SHARED_MEMORY = Path("/dev/shm")
 LARGEST_MESSAGE = 256 << 20
 """Bytes. Many MPI libraries cannot send more than 2 GiB at once."""
 
+COPIED_AT_ONCE = 16 << 20
+"""Bytes that a thread copies to shared memory at a time."""
+
 _T = TypeVar("_T")
 _FINE, _USERS, _OURS = range(3)
 """What ranks tell each other of a step: it went well, or whose fault its error is."""
@@ -74,6 +78,11 @@ def _require_shared(n_bytes: int) -> None:
                 f"the ranks of a node share {n_bytes / 2**30:.1f} GiB, {SHARED_MEMORY} has "
                 f"{free / 2**30:.1f} GiB free: make it larger (docker run --shm-size)"
             )
+
+
+def _pieces(data: npt.NDArray[np.uint8]) -> list[npt.NDArray[np.uint8]]:
+    """Views of parts that follow each other, of `COPIED_AT_ONCE` bytes but for the last."""
+    return [data[start : start + COPIED_AT_ONCE] for start in range(0, data.size, COPIED_AT_ONCE)]
 
 
 def _messages(*arrays: npt.NDArray[Any]) -> list[npt.NDArray[np.uint8]]:
@@ -237,8 +246,11 @@ class _Ranks(Team):
         views = [memory[start : start + size] for start, size in zip(starts, sizes, strict=False)]
 
         def fill() -> None:
-            for view in views:
-                view[:] = buffers.pop(0)  # what is copied is let go
+            # The other ranks wait. Each thread also touches its part first, on its own NUMA node.
+            with ThreadPoolExecutor(default_threads()) as pool:
+                for view in views:
+                    pieces = _pieces(view), _pieces(buffers.pop(0))  # what is copied is let go
+                    list(pool.map(np.copyto, *pieces))
 
         self.on_leaders(fill)
         self._windows[-1].Fence()
