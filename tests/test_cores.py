@@ -1,6 +1,7 @@
 """The model of one process on many cores, and what measures its terms."""
 
 import json
+from dataclasses import astuple
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,9 @@ import pytest
 from spdnn import DataError, Features
 from tests.makers import dyadic_features, dyadic_network
 from tools.cores import (
+    HANDING_OUT,
     INTERPRETER_PER_LAYER,
+    LEAST_WORK,
     Spent,
     Terms,
     bandwidth_at,
@@ -24,19 +27,21 @@ FAST = 1e12
 
 def spent(terms: Terms, threads: int, phase: str = "run merge") -> Spent:
     """What a phase of these terms takes."""
-    caller = terms.serial + (terms.parallel if threads == 1 else 0)
-    total = terms.serial + terms.parallel
+    serial = terms.serial + threads * terms.handing_out
+    caller = serial + (terms.parallel if threads == 1 else 0)
+    total = serial + terms.parallel
     return Spent(phase, threads, terms.seconds(threads, FAST), total, caller, terms.n_bytes)
 
 
 def test_terms_are_found_again_in_what_they_say() -> None:
-    true = Terms(0.5, 8.0, 0.0, 1e9, False)
-    assert terms_of([spent(true, 1), spent(true, 2), spent(true, 4)], 10) == true
+    true = Terms(0.5, 8.0, 0.0, 1e9, False, HANDING_OUT)
+    found = terms_of([spent(true, 1), spent(true, 2), spent(true, 4)], 10)
+    assert astuple(found)[:-1] == pytest.approx(astuple(true)[:-1])
 
 
 def test_one_thread_tells_no_serial_part() -> None:
     true = Terms(0.5, 8.0, 0.0, 1e9, False)
-    assert terms_of([spent(true, 1)], 10) == Terms(0.0, 8.5, 0.0, 1e9, False)
+    assert terms_of([spent(true, 1, "load")], 10) == Terms(0.0, 8.5, 0.0, 1e9, False)
     with pytest.raises(DataError, match="what a phase took"):
         terms_of([], 10)
 
@@ -51,11 +56,25 @@ def test_planning_is_bound_by_its_slowest_part() -> None:
     assert waits.seconds(24, FAST) == 2.0
 
 
-def test_only_planning_by_several_threads_waits_for_the_interpreter() -> None:
-    large, small = Terms(0.5, 8.0, 0.0, 0.0, True), Terms(0.5, 0.0, 0.0, 0.0, True)
-    interpreter = terms_of([spent(large, 2, "plan merge")], 100).interpreter
-    assert interpreter == pytest.approx(100 * INTERPRETER_PER_LAYER)
-    assert terms_of([spent(small, 2, "plan merge")], 100).interpreter == 0
+def test_only_planning_waits_for_the_interpreter() -> None:
+    terms = Terms(0.5, 8.0, 0.0, 0.0, True)
+    for mode, per_layer in INTERPRETER_PER_LAYER.items():
+        found = terms_of([spent(terms, 2, f"plan {mode}")], 100)
+        assert found.interpreter == pytest.approx(100 * per_layer)
+        assert terms_of([spent(terms, 2, f"run {mode}")], 100).interpreter == 0
+
+
+def test_more_threads_than_the_work_is_worth_are_not_used() -> None:
+    terms = Terms(0.0, 16 * LEAST_WORK, 0.0, 0.0, False, HANDING_OUT)
+    assert terms.seconds(4, FAST) == pytest.approx(4 * LEAST_WORK + 4 * HANDING_OUT)
+    assert terms.seconds(64, FAST) == terms.seconds(16, FAST)
+
+
+def test_threads_without_a_vector_are_idle() -> None:
+    terms = Terms(0.0, 8.0, 0.0, 0.0, False, vectors=[(0.75, 1000), (0.25, 6)])
+    assert terms.divided(2) == pytest.approx(4.0)
+    assert terms.divided(4) == pytest.approx(8 * (0.75 / 4 + 0.25 / 3))
+    assert terms.divided(1000) == pytest.approx(8 * (0.75 / 1000 + 0.25 / 6))
 
 
 def test_ranks_have_the_serial_part_each_and_differ() -> None:
@@ -86,6 +105,9 @@ def test_all_phases_are_measured() -> None:
         assert each.seconds >= 0
         assert each.processor >= each.caller - 0.01
         assert each.n_bytes > 0
+        if each.phase.startswith("run "):
+            assert sum(share for share, _ in each.vectors) == pytest.approx(1)
+            assert {n for _, n in each.vectors} <= {1, 2, 3}  # 40 features
     assert table(found, 3, {2: 1e9}, [64]).count("\n") == 1 + len(set(names))
 
 

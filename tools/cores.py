@@ -11,14 +11,18 @@ larger machine can refute it. The model of ranks is in `tools.scaling`.
 
 import argparse
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 from spdnn.engines import MODES
+from spdnn.engines.base import Output
 from spdnn.engines.cpu.engine import CpuEngine
 from spdnn.engines.cpu.kernels.vectors import LANES
 from spdnn.errors import DataError, DeviceError, SpdnnError
@@ -42,9 +46,16 @@ WARM_LAYERS = 4
 
 WARM_FEATURES = 1000
 
-INTERPRETER_PER_LAYER = 0.3e-3
-"""Seconds that threads hold Python's interpreter for a layer while they plan: a layer of 1024
-neurons takes 0.5 ms in all, of which compiled functions take less than half."""
+INTERPRETER_PER_LAYER = {"edges": 0.17e-3, "merge": 0.26e-3}
+"""Seconds that all threads together hold Python's interpreter for a layer while they plan: what a
+layer of 64 neurons takes, where compiled functions have next to nothing to do."""
+
+HANDING_OUT = 50e-6
+"""Seconds for each thread that a run takes of the one that hands out the work. With 192 threads on
+two cores it took 8 ms more at 1024 x 120, mode edges, and 20 ms more at 65536 x 120, mode merge."""
+
+LEAST_WORK = 0.2e-3
+"""Seconds of work from which a run gives it to one more thread (`CpuSizes.worth_waking`)."""
 
 PLAN_BYTES_PER_EDGE = 16
 """Bytes of memory for an edge while a layer is planned: its index is written once and read three
@@ -73,6 +84,9 @@ class Spent:
         Of the thread that hands out the work, alone; it waits for the others meanwhile.
     n_bytes : float
         Bytes that the phase reads from memory and writes to it, at least.
+    vectors : list of (float, int)
+        Of a run: shares of its work, and the vectors of features that each consists of. A vector
+        is the work of one thread.
     """
 
     phase: str
@@ -81,6 +95,7 @@ class Spent:
     processor: float
     caller: float
     n_bytes: float
+    vectors: Sequence[Sequence[float]] = ()
 
 
 @dataclass(frozen=True)
@@ -94,11 +109,15 @@ class Terms:
     parallel : float
         Processor seconds of all others.
     interpreter : float
-        Seconds that the others hold Python's interpreter, which one can hold at a time.
+        Seconds that threads hold Python's interpreter, which one can hold at a time.
     n_bytes : float
         Bytes through memory.
     is_pipeline : bool
         Whether the one thread works while the others do. In the other phases they wait for it.
+    handing_out : float
+        Seconds of the one thread for each of the others.
+    vectors : list of (float, int)
+        As in `Spent`.
     """
 
     serial: float
@@ -106,16 +125,31 @@ class Terms:
     interpreter: float
     n_bytes: float
     is_pipeline: bool
+    handing_out: float = 0.0
+    vectors: Sequence[Sequence[float]] = ()
+
+    def divided(self, threads: float) -> float:
+        """Seconds of the parallel part, where the last vectors of a layer leave threads idle."""
+        if not self.vectors:
+            return self.parallel / threads
+        share = sum(part * math.ceil(n / threads) / n for part, n in self.vectors)
+        return self.parallel * share
 
     def seconds(self, threads: int, bytes_per_second: float) -> float:
         """Seconds with so many threads, on a machine whose memory is so fast."""
-        divided = Model(self.parallel, 0.0, 0.0, 0.0).mean(threads)
-        shared = max(divided, self.interpreter, self.n_bytes / bytes_per_second)
-        return max(self.serial, shared) if self.is_pipeline else self.serial + shared
+        used: float = threads
+        if self.handing_out:
+            used = min(used, max(1.0, self.parallel / LEAST_WORK))
+        shared = max(self.divided(used), self.interpreter, self.n_bytes / bytes_per_second)
+        if self.is_pipeline:
+            return max(self.serial, shared)
+        return self.serial + self.handing_out * used + shared
 
     def over_ranks(self, ranks: int, threads: int, spread: float, gather: float) -> float:
         """Seconds of several ranks with so many threads each; see `tools.scaling.Model`."""
-        return Model(self.parallel / threads, self.serial, spread, gather).inference(ranks)
+        fixed = self.serial + self.handing_out * threads
+        work = ranks * self.divided(ranks * threads)
+        return Model(work, fixed, spread, gather).inference(ranks)
 
 
 def terms_of(spent: Sequence[Spent], layers: int) -> Terms:
@@ -141,11 +175,14 @@ def terms_of(spent: Sequence[Spent], layers: int) -> Terms:
     best = min(
         (each for each in several if each.threads == fewest), key=lambda each: each.processor
     )
-    is_plan = best.phase.startswith("plan ")
+    kind, _, mode = best.phase.partition(" ")
+    is_plan = kind == "plan"
     serial = best.caller if fewest > 1 else 0.0
     parallel = max(0.0, best.processor - serial)
-    interpreter = INTERPRETER_PER_LAYER * layers if is_plan and parallel > serial else 0.0
-    return Terms(serial, parallel, interpreter, best.n_bytes, is_plan)
+    interpreter = INTERPRETER_PER_LAYER[mode] * layers if is_plan else 0.0
+    handing_out = HANDING_OUT if kind == "run" else 0.0
+    serial = max(0.0, serial - handing_out * fewest)
+    return Terms(serial, parallel, interpreter, best.n_bytes, is_plan, handing_out, best.vectors)
 
 
 class _Clock:
@@ -218,12 +255,24 @@ def _measure_mode(
         "load", lambda: engine.load(plan, features), lambda _: features.indices.nbytes + mask_bytes
     )
     after_first = 2 * 4 * plan.layer_neurons[0]
-    clock.take(
+    output = clock.take(
         f"run {mode}",
         lambda: engine.run(plan, loaded),
         lambda output: mask_bytes + after_first * float(output.n_live[0]),
         REPEATS,
     )
+    clock.spent[-1] = replace(clock.spent[-1], vectors=_vectors(features.n_features, output))
+
+
+def _vectors(n_features: int, output: Output) -> list[tuple[float, int]]:
+    """Shares of a run's work by the vectors that enter a layer."""
+    entering = np.append(n_features, output.n_distinct[:-1])
+    vectors = np.maximum(1, -(-entering // LANES))
+    total = max(1, int(output.edges_evaluated.sum()))
+    return [
+        (float(output.edges_evaluated[vectors == n].sum()) / total, int(n))
+        for n in np.unique(vectors)
+    ]
 
 
 def _index_bytes(features: Features) -> float:

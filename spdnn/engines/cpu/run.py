@@ -263,7 +263,8 @@ class Run:
         target = self.segments[following]
         first, end = self.segments[number].first, target.first
         keeps = self.keeps_activations or end < self.plan.n_layers
-        width, n_together = self._shares(len(features), width, range(first, end))
+        n_threads = self._worth_threads(len(features), range(first, end))
+        width, n_together = self._shares(len(features), width, range(first, end), n_threads)
         params = SegmentParams(
             first_step=self.steps_end[first],
             end_step=self.steps_end[end],
@@ -274,7 +275,7 @@ class Run:
             has_codes=has_codes,
             width=width,
         )
-        n_tiles = len(features) // (width * self.n_threads * self.sizes.tasks_a_thread)
+        n_tiles = len(features) // (width * n_threads * self.sizes.tasks_a_thread)
         # Threads that share tiles take them one after the other, all in one task.
         step = width * max(1, min(self.sizes.most_tiles, n_tiles))
         step = len(features) if n_together > 1 else step
@@ -288,7 +289,15 @@ class Run:
         if end < self.end and target.waiting_bytes > self.waiting_bytes:
             self._drain(following)
 
-    def _shares(self, n_features: int, width: int, layers: range) -> tuple[int, int]:
+    def _worth_threads(self, n_features: int, layers: range) -> int:
+        """How many threads some layers are worth: a task costs the interpreter some time, too."""
+        n_edges = sum(self.plan.layer_edges[layers.start : layers.stop])
+        work = -(-n_features // LANES) * n_edges
+        return min(self.n_threads, 1 + work // max(1, self.sizes.worth_waking))
+
+    def _shares(
+        self, n_features: int, width: int, layers: range, n_threads: int
+    ) -> tuple[int, int]:
         """How wide tiles are to be, and how many threads share one, so that all have work.
 
         Features that would leave threads idle are dealt out in narrower tiles. Fewer than a vector
@@ -298,10 +307,10 @@ class Run:
         sizes = self.sizes
         n_vectors = -(-n_features // LANES)
         n_edges = sum(self.plan.layer_edges[layers.start : layers.stop])
-        if n_features > width * (self.n_threads - 1) or n_vectors * n_edges < sizes.worth_waking:
+        if n_threads == 1 or n_features > width * (n_threads - 1):
             return width, 1
-        if n_vectors >= self.n_threads:
-            return -(-n_vectors // self.n_threads) * LANES, 1
+        if n_vectors >= n_threads:
+            return -(-n_vectors // n_threads) * LANES, 1
         n_neurons = sum(self.plan.layer_neurons[layers.start : layers.stop])
         shares = n_vectors * n_edges >= sizes.worth_barrier * len(layers)
         shares = shares and n_edges >= sizes.worth_fetching * n_neurons

@@ -51,8 +51,8 @@ class CpuSizes:
     most_tiles : int
         Most tiles of a task.
     worth_waking : int
-        Multiply-adds of vectors in a segment from which its few features are worth waking a
-        second thread: about 0.2 ms.
+        Multiply-adds of vectors in a segment from which it is worth waking a second thread, and
+        for each thread more: about 0.2 ms.
     worth_barrier : int
         Multiply-adds of vectors in a layer, on average, from which threads that share a tile
         are worth the barrier after each layer.
