@@ -6,7 +6,14 @@ import pytest
 
 from spdnn import PlanError
 from spdnn.engines import ENGINES, make_engine
-from spdnn.engines.base import Calibrated, Keepable, Resumable, Scoring, Tunable
+from spdnn.engines.base import (
+    Calibrated,
+    Keepable,
+    Resumable,
+    Scoring,
+    Threaded,
+    Tunable,
+)
 from spdnn.engines.cpu.engine import CpuEngine
 from spdnn.engines.cpu.sizes import CpuSizes
 from tests.makers import dyadic_network
@@ -28,11 +35,11 @@ class Plain:
 
 def test_engines_have_the_protocols_of_what_they_can_do() -> None:
     cpu, scipy, plain = make_engine("cpu", 1), make_engine("scipy"), Plain()
-    for protocol in (Resumable, Calibrated, Keepable, Tunable):
+    for protocol in (Resumable, Calibrated, Threaded, Keepable, Tunable):
         assert isinstance(cpu, protocol)
         assert not isinstance(plain, protocol)
     assert isinstance(scipy, Resumable)
-    for protocol in (Calibrated, Keepable, Tunable, Scoring):
+    for protocol in (Calibrated, Threaded, Keepable, Tunable, Scoring):
         assert not isinstance(scipy, protocol)
 
 
