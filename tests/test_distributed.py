@@ -280,6 +280,22 @@ def test_singletons_of_a_real_mpi_stop() -> None:
 
 
 @pytest.mark.usefixtures("files")
+def test_leaders_read_inputs_while_they_plan_and_the_others_wait() -> None:
+    two_threads = [*BASE, "--engine", "cpu", "--threads", "2"]
+    done = run_ranks(2, *two_threads, "--save-categories", "found.tsv", "--json", "run.json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert Path("found.tsv").read_bytes() == expected()
+    seconds = json.loads(Path("run.json").read_text())["seconds"]
+    assert 0 < seconds["overlap"] <= min(seconds["read"], seconds["plan"])
+    Path("inputs.tsv").write_text("1\t99\t1\n")
+    done = run_ranks(2, *two_threads)
+    assert done.returncode == 2
+    (line,) = ours(done.stderr)
+    assert line.startswith("spdnn: error: ")
+    assert "inputs.tsv" in line
+
+
+@pytest.mark.usefixtures("files")
 @pytest.mark.parametrize(
     ("partition", "engine"),
     [("contiguous", "cpu"), ("interleaved", "cpu"), ("contiguous", "scipy")],

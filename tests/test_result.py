@@ -48,6 +48,13 @@ def test_reading_is_added_and_the_other_phases_stay() -> None:
     assert result([]).after(before, read=3.0).seconds.total == 7.25
 
 
+def test_what_was_read_while_planning_counts_once_in_the_total() -> None:
+    before = Seconds(plan=2.0, overlap=1.5, total=2.0)
+    seconds = result([]).after(before, read=3.0).seconds
+    assert (seconds.read, seconds.plan, seconds.overlap) == (3.0, 2.5, 1.5)
+    assert seconds.total == 4.0 + 2.0 + 3.0 - 1.5
+
+
 @given(sets.filter(bool))
 def test_the_categories_file_is_one_number_a_line(numbers: set[int]) -> None:
     text = categories_text(as_array(numbers))
