@@ -136,7 +136,7 @@ def _are_all_equal(numbers: npt.NDArray[np.uint32]) -> bool:
 
 
 @jit
-def _edge_code(index: np.integer | int, value: np.integer | int) -> np.uint64:
+def edge_code(index: np.integer | int, value: np.integer | int) -> np.uint64:
     """A number for an edge, uint64; their sum is the hash of a column, in any order.
 
     The product of two 32-bit numbers that depend on both, after NH (J. Black et al., "UMAC",
@@ -151,7 +151,7 @@ def _edge_code(index: np.integer | int, value: np.integer | int) -> np.uint64:
 
 
 @jit
-def _slot_of(code: np.uint64, size: int) -> np.int64:
+def slot_of(code: np.uint64, size: int) -> np.int64:
     """Where a search for a hash begins in a table of `size` slots, a power of two.
 
     The finaliser of MurmurHash3 (A. Appleby, 2011).
@@ -161,7 +161,7 @@ def _slot_of(code: np.uint64, size: int) -> np.int64:
 
 
 @jit
-def _table_size(n: int) -> int:
+def table_size(n: int) -> int:
     """Slots of a hash table for `n` columns: a power of two, at least twice as many."""
     size = 2
     while size < 2 * n:
@@ -182,7 +182,7 @@ def _number_columns(
     The method is a hash table with open addressing.
     """
     n_columns = indptr.size - 1
-    size = _table_size(n_columns)
+    size = table_size(n_columns)
     slots = np.full(size, _EMPTY, dtype=np.int32)  # the first column of each group met so far
     codes = np.empty(n_columns, dtype=np.uint64)
     group = np.empty(n_columns, dtype=np.int32)
@@ -194,10 +194,10 @@ def _number_columns(
         code = np.uint64(0)
         if values.size:
             for k in range(n_edges):
-                code += _edge_code(indices[start + k], values[start + k])
+                code += edge_code(indices[start + k], values[start + k])
         else:
             for k in range(n_edges):
-                code += _edge_code(indices[start + k], 0)
+                code += edge_code(indices[start + k], 0)
         if labels.size:
             code += np.uint64(labels[column]) << np.uint64(32)
         codes[column] = (code + n_edges) & hash_bits
@@ -205,7 +205,7 @@ def _number_columns(
         start = np.uint64(indptr[column])
         n_edges = np.uint64(indptr[column + 1]) - start
         code = codes[column]
-        slot = _slot_of(code, size)
+        slot = slot_of(code, size)
         while True:
             other = slots[slot]
             if other == _EMPTY:
@@ -220,9 +220,9 @@ def _number_columns(
             if is_equal:
                 is_equal = np.uint64(indptr[other + 1] - indptr[other]) == n_edges
             if is_equal:
-                is_equal = _are_equal(indices, start, np.uint64(indptr[other]), n_edges)
+                is_equal = are_equal(indices, start, np.uint64(indptr[other]), n_edges)
             if is_equal and values.size:
-                is_equal = _are_equal(values, start, np.uint64(indptr[other]), n_edges)
+                is_equal = are_equal(values, start, np.uint64(indptr[other]), n_edges)
             if is_equal:
                 group[column] = group[other]
                 break
@@ -231,7 +231,7 @@ def _number_columns(
 
 
 @jit
-def _are_equal(numbers: npt.NDArray[Any], one: np.uint64, other: np.uint64, n: np.uint64) -> bool:
+def are_equal(numbers: npt.NDArray[Any], one: np.uint64, other: np.uint64, n: np.uint64) -> bool:
     """Whether the `n` 32-bit numbers from two places are equal.
 
     Places are uint64: they are then known not to count from the end, and loops become vector code.
@@ -256,12 +256,12 @@ def _propose_groups(
     # Side by side, so that an edge touches one cache line.
     code_and_degree = np.zeros((n_columns, 2), dtype=np.uint64)
     for row in range(indptr.size - 1):
-        code = _edge_code(row, 0)
+        code = edge_code(row, 0)
         for k in range(indptr[row], indptr[row + 1]):
             column = indices[k]
             code_and_degree[column, 0] += code
             code_and_degree[column, 1] += np.uint64(1)
-    size = _table_size(n_columns)
+    size = table_size(n_columns)
     slots = np.full(size, _EMPTY, dtype=np.int32)
     degree = np.empty(n_columns, dtype=np.int64)
     group = np.empty(n_columns, dtype=np.int32)
@@ -271,7 +271,7 @@ def _propose_groups(
         code = code_and_degree[column, 0] & hash_bits
         code_and_degree[column, 0] = code
         degree[column] = np.int64(code_and_degree[column, 1])
-        slot = _slot_of(code, size)
+        slot = slot_of(code, size)
         while True:
             other = slots[slot]
             if other == _EMPTY:

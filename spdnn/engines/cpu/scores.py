@@ -43,11 +43,16 @@ read once, not by each thread."""
 
 def score_width(plan: CpuPlan) -> int:
     """Features of a tile for scores by a plan."""
-    blocks = plan.arrays.blocks
-    n_weights = blocks[:, N_ROWS] * blocks[:, N_INPUTS]
-    is_dense = 2 * n_weights[blocks[:, IS_SHARED] == 1].sum() > n_weights.sum()
+    n_products = _products(plan)
+    is_dense = 2 * n_products[plan.arrays.blocks[:, IS_SHARED] == 1].sum() > n_products.sum()
     fits = 2 * 4 * DENSE_WIDTH * plan.max_width <= l2_bytes()
     return DENSE_WIDTH if is_dense and fits else WIDTH
+
+
+def _products(plan: CpuPlan) -> npt.NDArray[np.int64]:
+    """Products that each block takes for a feature; blocks with equal weights may share these."""
+    blocks = plan.arrays.blocks
+    return blocks[:, N_ROWS] * blocks[:, N_INPUTS]
 
 
 class Scorer:
@@ -113,7 +118,7 @@ class Scorer:
             kernel.N_LAYERS: plan.n_layers,
             kernel.N_LAST: plan.layer_neurons[-1],
             kernel.MAX_WIDTH: plan.max_width,
-            kernel.EDGES: arrays.weights.size,
+            kernel.EDGES: int(_products(plan).sum()),
             kernel.TILE_WIDTH: self._width,
             kernel.WORTH_WAKING: WORTH_WAKING,
             kernel.WORTH_WAKING_ONE: WORTH_WAKING_ONE,
@@ -153,8 +158,9 @@ class Scorer:
 
     def _most_shared(self) -> int:
         """Vectors of features up to which all threads take one tile together."""
-        weights = self._plan.arrays.weights
-        if weights.nbytes <= l2_bytes() or weights.size < WORTH_SHARING * self._plan.work.neurons:
+        n_products = int(_products(self._plan).sum())
+        is_near = self._plan.arrays.weights.nbytes <= l2_bytes()
+        if is_near or n_products < WORTH_SHARING * self._plan.work.neurons:
             return self._threads - 1
         return min(self._width // LANES, SHARED_VECTORS * self._threads)
 

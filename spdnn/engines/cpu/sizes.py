@@ -30,6 +30,10 @@ class CpuSizes:
         A tile may outgrow its share up to so many bytes for each byte of weights that passes.
     largest_l2_share : float
         But not beyond this share of the L2 cache: then loading weights again costs less.
+    narrow_l2_share : float
+        A tile takes all lanes that full shared blocks compute at once, unless it would then outgrow
+        this share of the L2 cache: weights that are read once for more features cost more than
+        activations that come from the next cache.
     first_times : int
         How many times as wide the tiles of the first segment are. They become narrower, as
         features die.
@@ -65,6 +69,7 @@ class CpuSizes:
     l2_share: float = 0.25
     weight_uses: float = 3.0
     largest_l2_share: float = 3.0
+    narrow_l2_share: float = 4.0
     first_times: int = 2
     widest_tile: int = 1024
     segment_ends: tuple[int, ...] = (4, 8, 16, 32, 64, 128, 512)
@@ -105,7 +110,8 @@ class CpuSizes:
         of_l2 = times * l2_bytes() / (4 * max(plan.max_width, 1))
         wanted = times * self.weight_uses * plan.bytes_per_neuron / 4
         most = min(wanted, self.largest_l2_share * of_l2)
-        return self.in_lanes(int(max(self.l2_share * of_l2, most)))
+        least = min(FULL_LANES, self.narrow_l2_share * l2_bytes() / (4 * max(plan.max_width, 1)))
+        return self.in_lanes(int(max(self.l2_share * of_l2, most, least)))
 
     def in_lanes(self, width: int) -> int:
         """Round a tile's width down to one that the kernels take without a remainder."""

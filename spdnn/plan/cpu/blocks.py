@@ -155,7 +155,7 @@ def fill_blocks(
     indices: npt.NDArray[Any],
     block_weights: npt.NDArray[np.float32],
 ) -> None:
-    """Write the indices and weights of all blocks of a layer.
+    """Write the indices and weights of all blocks of a layer, or one of both.
 
     Parameters
     ----------
@@ -164,9 +164,9 @@ def fill_blocks(
     arrangement : Arrangement
         The layer's blocks.
     indices : ndarray, shape (n_indices,), uint16 or int32
-        Receives the positions of inputs.
+        Receives the positions of inputs; empty if they are not wanted.
     block_weights : ndarray, shape (n_weights,), float32
-        Receives the weights.
+        Receives the weights; empty if they are not wanted.
     """
     fill = _fill_from_rows if isinstance(weights, sp.csr_array) else _fill_from_columns
     arrays = compressed_arrays(weights)
@@ -269,6 +269,7 @@ def _fill_from_columns(
     weights: npt.NDArray[np.float32],
 ) -> None:
     """See `fill_blocks`: output by output, of a CSC matrix."""
+    has_indices, has_weights = indices.size > 0, weights.size > 0
     for block in range(table.shape[0]):
         n_rows, n_inputs = table[block, N_ROWS], table[block, N_INPUTS]
         is_shared = table[block, IS_SHARED]
@@ -276,10 +277,11 @@ def _fill_from_columns(
             start = indptr[order[table[block, POSITION] + row]]
             for k in range(n_inputs):
                 entry = k * n_rows + row
-                weights[table[block, WEIGHT_START] + entry] = values[start + k]
-                if not is_shared:
+                if has_weights:
+                    weights[table[block, WEIGHT_START] + entry] = values[start + k]
+                if has_indices and not is_shared:
                     indices[table[block, INDEX_START] + entry] = input_position[inputs[start + k]]
-                elif row == 0:
+                elif has_indices and row == 0:
                     indices[table[block, INDEX_START] + k] = input_position[inputs[start + k]]
 
 
@@ -298,6 +300,7 @@ def _fill_from_rows(
 
     All outputs of a group write the positions of their inputs, to one place: the same numbers.
     """
+    has_indices, has_weights = indices.size > 0, weights.size > 0
     # Of each output: where its next weight and index go, and how far it is to those after them.
     nexts = np.empty((order.size, 4), dtype=np.int64)
     for block in range(table.shape[0]):
@@ -309,11 +312,13 @@ def _fill_from_rows(
             nexts[output, 2] = n_rows
             nexts[output, 3] = 1 if is_shared else n_rows
     for i in range(indptr.size - 1):
-        position = input_position[i]
+        position = input_position[i] if has_indices else np.int32(0)
         for k in range(indptr[i], indptr[i + 1]):
             output = outputs[k]
             weight, index = nexts[output, 0], nexts[output, 1]
-            weights[weight] = values[k]
-            indices[index] = position
+            if has_weights:
+                weights[weight] = values[k]
+            if has_indices:
+                indices[index] = position
             nexts[output, 0] = weight + nexts[output, 2]
             nexts[output, 1] = index + nexts[output, 3]

@@ -28,9 +28,10 @@ from spdnn.plan.cpu.blocks import (
 )
 from spdnn.plan.cpu.dense import may_have_dense_outputs, with_dense_outputs
 from spdnn.plan.cpu.long_array import LongArray
+from spdnn.plan.cpu.repeats import keep_distinct
 from spdnn.plan.cpu.rest import keeps_cap
 from spdnn.plan.cpu.split import LONGEST, Split, are_long, split_long
-from spdnn.plan.groups import group_outputs
+from spdnn.plan.groups import Groups, group_outputs
 from spdnn.plan.rules import PLAIN_SUMS
 from spdnn.plan.steps import (
     FIRST_OWN,
@@ -86,7 +87,7 @@ class PlanArrays(NamedTuple):
     indices : ndarray, uint16 or int32
         Inputs of blocks.
     weights : ndarray, float32
-        Weights of blocks.
+        Weights of blocks. Blocks of a step with equal weights may share them.
     bias : ndarray, float32
         The bias of each output of each step, in the order of the blocks. Steps with equal biases
         share them if they follow each other.
@@ -154,8 +155,11 @@ def plan_edges(
         If the plan does not fit into memory.
     """
     n_bytes = network.n_edges * BYTES_PER_EDGE
+    if network.n_edges > CHECKED_EDGES and n_bytes > available_bytes():
+        # It fits if enough weights repeat. Memory is asked for while the plan grows.
+        return _plan(network, "edges", costs, threads, is_checked=False)
     with promised_bytes(n_bytes, f"the plan of {network.n_layers} layers", _HINT):
-        return _plan(network, "edges", costs, threads)
+        return _plan(network, "edges", costs, threads, is_checked=True)
 
 
 def plan_merge(
@@ -179,15 +183,18 @@ def plan_merge(
     DeviceError
         If the plan does not fit into memory.
     """
-    return _plan(network, "merge", costs, threads)
+    return _plan(network, "merge", costs, threads, is_checked=False)
 
 
-def _plan(network: Network, mode: str, costs: BlockCosts, threads: KeptThreads | None) -> CpuPlan:
+def _plan(
+    network: Network, mode: str, costs: BlockCosts, threads: KeptThreads | None, is_checked: bool
+) -> CpuPlan:
+    """Plan a network; `is_checked` says whether memory for all edges was asked for."""
     if mode == "merge":
         threads = worth_threads(threads, network.layer_edges)
     walk = Walk(network, mode, threads)
     room = n_checked = network.n_edges
-    if mode == "merge":
+    if not is_checked:
         n_checked = 0
         room = min(room, int(RESERVED_SHARE * available_bytes() / BYTES_PER_EDGE))
     cutter = _Cutter(network, walk.loading.n_loaded, costs, threads, room, n_checked)
@@ -219,6 +226,29 @@ def _n_numbers(item: tuple[Step, float]) -> int:
     return int(step.weights.nnz + n_before + n_outputs)
 
 
+class _Arranged(NamedTuple):
+    """Weights and their blocks, before it is known where inputs stand.
+
+    Attributes
+    ----------
+    weights : csr_array or csc_array
+    arrangement : Arrangement
+    distinct : ndarray, float32, or None
+        The weights of the blocks, where equal ones are kept once; see `keep_distinct`.
+    """
+
+    weights: sp.csr_array | sp.csc_array
+    arrangement: Arrangement
+    distinct: npt.NDArray[np.float32] | None
+
+
+def _arranged(
+    weights: sp.csr_array | sp.csc_array, outputs: Groups, costs: BlockCosts
+) -> _Arranged:
+    """Choose the blocks of weights whose outputs are grouped."""
+    return _Arranged(weights, *keep_distinct(weights, arrange(outputs, costs)))
+
+
 class _Prepared(NamedTuple):
     """A step before it is cut: all that does not depend on where its inputs stand.
 
@@ -226,15 +256,15 @@ class _Prepared(NamedTuple):
     ----------
     weights : csr_array or csc_array
         The weights, with dense outputs completed.
-    arrangement : Arrangement or None
-        The blocks; None where outputs are long.
+    arranged : _Arranged or None
+        The same with their blocks; None where outputs are long.
     keeps_cap : bool
         Whether inputs that are all at the cap give outputs that are all at the cap; in mode
         "edges" this is not asked.
     """
 
     weights: sp.csr_array | sp.csc_array
-    arrangement: Arrangement | None
+    arranged: _Arranged | None
     keeps_cap: bool
 
 
@@ -250,7 +280,7 @@ def _prepare(item: tuple[Step, float], mode: str, costs: BlockCosts) -> _Prepare
         if are_long(weights).any():
             return _Prepared(weights, None, keeps)
         outputs = group_outputs(weights)
-    return _Prepared(weights, arrange(outputs, costs), keeps)
+    return _Prepared(weights, _arranged(weights, outputs, costs), keeps)
 
 
 class _Cutter:
@@ -282,15 +312,15 @@ class _Cutter:
 
     def add(self, step: Step, prepared: _Prepared) -> None:
         """Cut what leads from one tile to the next: one step, or three where outputs are long."""
-        weights, arrangement, _ = prepared
+        weights, arranged, _ = prepared
         layer = self._table.count_layer(step)
-        if arrangement is None:
+        if arranged is None:
             split = split_long(weights, self.position)
             assert split is not None
             order = self._add_split(step, split, layer)
         else:
-            order = arrangement.order
-            blocks = self._write(weights, arrangement, self.position)
+            order = arranged.arrangement.order
+            blocks = self._write(arranged, self.position)
             bias_start = self._table.add_bias(step.bias[order])
             own = [*blocks, WHOLE]
             self._table.add(step.rules, layer, order.size, bias_start, own)
@@ -331,18 +361,18 @@ class _Cutter:
         first_position: int = 0,
     ) -> tuple[npt.NDArray[np.int32], Blocks]:
         """Cut outputs into blocks that begin at a position; gives their order, and the blocks."""
-        arrangement = arrange(group_outputs(weights), self._costs)
-        blocks = self._write(weights, arrangement, input_position, first_position)
-        return arrangement.order, blocks
+        arranged = _arranged(weights, group_outputs(weights), self._costs)
+        blocks = self._write(arranged, input_position, first_position)
+        return arranged.arrangement.order, blocks
 
     def _write(
         self,
-        weights: sp.csr_array | sp.csc_array,
-        arrangement: Arrangement,
+        arranged: _Arranged,
         input_position: npt.NDArray[np.int32],
         first_position: int = 0,
     ) -> Blocks:
         """Write blocks to the long arrays; gives the first and the end of them."""
+        weights, arrangement, distinct = arranged
         table = arrangement.table.copy()
         table[:, POSITION] += first_position
         table[:, INDEX_START] += self._indices.size
@@ -351,22 +381,25 @@ class _Cutter:
         first_block = self._n_blocks
         self._n_blocks += len(table)
         n_indices, n_weights = arrangement.n_indices, arrangement.n_weights
-        n_before = self._weights.size
-        if n_before + n_weights > self._n_checked:
-            n_more = n_weights + CHECKED_EDGES
+        n_after = max(self._indices.size + n_indices, self._weights.size + n_weights)
+        if n_after > self._n_checked:
+            n_more = max(n_indices, n_weights) + CHECKED_EDGES
             require_bytes(n_more * BYTES_PER_EDGE, "the plan", _HINT)
-            self._n_checked = n_before + n_more
+            self._n_checked = n_after + CHECKED_EDGES
         dtype = self._index_dtype
         if self._indices.must_move(n_indices, dtype) or self._weights.must_move(
             n_weights, np.float32
         ):
             self._writing.finish()
-            if n_before + n_weights > CHECKED_EDGES:
-                require_bytes((n_before + n_weights) * BYTES_PER_EDGE, "the plan", _HINT)
+            if n_after > CHECKED_EDGES:
+                require_bytes(n_after * BYTES_PER_EDGE, "the plan", _HINT)
         indices = self._indices.extend(n_indices, dtype)
         values = self._weights.extend(n_weights, np.float32)
+        if distinct is not None:
+            values[:] = distinct
+            values = values[:0]
         self._writing.call(
-            n_weights,
+            weights.nnz,
             partial(fill_blocks, weights, arrangement, input_position, indices, values),
         )
         return first_block, self._n_blocks
