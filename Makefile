@@ -27,7 +27,7 @@ help:
 	@echo "make bench      1024 neurons at all depths beside other libraries (under 10 minutes)"
 	@echo "make docs       the pages of docs and the reference as HTML, in docs/_build"
 	@echo "make results    the tables, plots and pages of the kept records, made again"
-	@echo "make bench-cpu  the CPU engine against NumPy's sgemm and other libraries"
+	@echo "make bench-cpu  the CPU engine against NumPy's sgemm and other libraries; text against pyarrow"
 	@echo "make bench-any  skewed layers, parallel branches, few features: what each idea gives"
 	@echo "make gpu-report the tables of docs/gpu.md: machine code of the GPU kernels, counts"
 	@echo "make clean      remove the virtual environment and caches"

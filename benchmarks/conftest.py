@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import median
-from time import perf_counter, sleep
+from time import perf_counter, process_time, sleep
 from typing import Any
 
 import pytest
@@ -22,17 +22,22 @@ class Pair:
     benchmark: Any
     ours: list[float] = field(default_factory=list)
     theirs: list[float] = field(default_factory=list)
+    our_processor: list[float] = field(default_factory=list)
+    their_processor: list[float] = field(default_factory=list)
 
     def time(self, ours: Callable[[], Any], theirs: Callable[[], Any]) -> None:
-        def timed(run: Callable[[], Any], seconds: list[float]) -> None:
-            start = perf_counter()
+        def timed(
+            run: Callable[[], Any], seconds: list[float], processor_seconds: list[float]
+        ) -> None:
+            start, processor_start = perf_counter(), process_time()
             run()
             seconds.append(perf_counter() - start)
+            processor_seconds.append(process_time() - processor_start)
 
         def setup() -> tuple[Any, Any]:
-            timed(theirs, self.theirs)
+            timed(theirs, self.theirs, self.their_processor)
             sleep(SPIN_SECONDS)
-            return (ours, self.ours), {}
+            return (ours, self.ours, self.our_processor), {}
 
         self.benchmark.pedantic(timed, setup=setup, rounds=ROUNDS)
 
@@ -40,6 +45,12 @@ class Pair:
     def speedup(self) -> float:
         """Median of theirs over median of ours."""
         return median(self.theirs) / median(self.ours)
+
+    @property
+    def slowdown(self) -> tuple[float, float]:
+        """Median of ours over median of theirs, by the clock and in processor time."""
+        by_processor = median(self.our_processor) / median(self.their_processor)
+        return 1 / self.speedup, by_processor
 
 
 @pytest.fixture

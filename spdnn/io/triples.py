@@ -67,6 +67,29 @@ def parse_triples(data: bytes, name: str) -> Triples:
     data = without_mark(data)
     if not data or data.isspace():
         return Triples(*(np.empty(0, dtype=kind) for kind in _COLUMNS.values()))
+    try:
+        triples = split_lines(data)
+    except ValueError as error:  # pyarrow's ArrowInvalid is one
+        raise _first_bad_line(data, name, str(error)) from error
+    if not np.isfinite(triples.value).all():
+        index = int(np.flatnonzero(~np.isfinite(triples.value))[0])
+        raise line_error(data, name, index, "the value is NaN or infinite")
+    return triples
+
+
+def split_lines(data: bytes) -> Triples:
+    """Parse lines as pyarrow does, without a look at what the numbers are.
+
+    Parameters
+    ----------
+    data : bytes
+        The text, with a line that is not empty.
+
+    Raises
+    ------
+    ValueError
+        If pyarrow refuses a line.
+    """
     import pyarrow as pa
     import pyarrow.csv
 
@@ -75,22 +98,15 @@ def parse_triples(data: bytes, name: str) -> Triples:
     copy = pa.allocate_buffer(len(data))
     np.frombuffer(copy, dtype=np.uint8)[:] = np.frombuffer(data, dtype=np.uint8)
     types = {column: pa.type_for_alias(kind) for column, kind in _COLUMNS.items()}
-    try:
-        table = pa.csv.read_csv(
-            pa.BufferReader(copy),
-            read_options=pa.csv.ReadOptions(
-                column_names=list(_COLUMNS), block_size=BLOCK_BYTES, use_threads=True
-            ),
-            parse_options=pa.csv.ParseOptions(delimiter="\t", quote_char=False),
-            convert_options=pa.csv.ConvertOptions(column_types=types, null_values=[]),
-        )
-    except pa.ArrowInvalid as error:
-        raise _first_bad_line(data, name, str(error)) from error
-    triples = Triples(*(table.column(column).to_numpy() for column in _COLUMNS))
-    if not np.isfinite(triples.value).all():
-        index = int(np.flatnonzero(~np.isfinite(triples.value))[0])
-        raise line_error(data, name, index, "the value is NaN or infinite")
-    return triples
+    table = pa.csv.read_csv(
+        pa.BufferReader(copy),
+        read_options=pa.csv.ReadOptions(
+            column_names=list(_COLUMNS), block_size=BLOCK_BYTES, use_threads=True
+        ),
+        parse_options=pa.csv.ParseOptions(delimiter="\t", quote_char=False),
+        convert_options=pa.csv.ConvertOptions(column_types=types, null_values=[]),
+    )
+    return Triples(*(table.column(column).to_numpy() for column in _COLUMNS))
 
 
 def triples_to_csr(

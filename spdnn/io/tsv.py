@@ -7,7 +7,7 @@ import re
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +20,7 @@ from spdnn import challenge
 from spdnn.errors import DataError
 from spdnn.features import Features, index_dtype
 from spdnn.io.files import read_bytes, require_file, unpacked, without_mark
+from spdnn.io.ordered import read_ordered_inputs, require_images
 from spdnn.io.triples import parse_triples, triples_to_csr
 from spdnn.machine.memory import require_bytes
 from spdnn.network import Layer, Network
@@ -32,6 +33,9 @@ INPUT_SUFFIXES = (".tsv", ".tsv.gz")
 
 ARCHIVE_BUFFER = 1 << 20
 """Bytes read from an archive at a time."""
+
+MAX_WAITING = 4 * len(os.sched_getaffinity(0))
+"""Files of an archive that are unpacked and not parsed yet, at most; their text is in memory."""
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _LAYER_NAME = re.compile(r"n(\d+)-l(\d+)\.tsv(?:\.gz)?")
@@ -119,10 +123,14 @@ def _begin_parsing(
 ) -> dict[int, Future[Layer]]:
     """Give the files of layers 1 to `layers` to a pool; none of them may be missing."""
     parsed: dict[int, Future[Layer]] = {}
+    waiting: set[Future[Layer]] = set()
     sizes_seen: set[int] = set()
     for file in _layer_files(_members(path, neurons), neurons, sizes_seen):
         if 1 <= file.number <= layers:
             parsed[file.number] = pool.submit(parse, file)
+            waiting.add(parsed[file.number])
+        if len(waiting) >= MAX_WAITING:
+            waiting = wait(waiting, return_when=FIRST_COMPLETED).not_done
     if len(parsed) < layers:
         raise _missing_layers(path, neurons, layers, set(parsed), sizes_seen)
     return parsed
@@ -300,14 +308,16 @@ def read_inputs(path: Path, neurons: int, *, index_base: int = 1) -> Features:
     DeviceError
         If so many images do not fit into memory.
     """
+    features = read_ordered_inputs(path, neurons, index_base)
+    return _read_any_inputs(path, neurons, index_base) if features is None else features
+
+
+def _read_any_inputs(path: Path, neurons: int, index_base: int) -> Features:
+    """Read inputs in any order as one piece, or say what is wrong with them."""
     data, name = read_bytes(path), str(path)
     triples = parse_triples(data, name)
     n_images = int(triples.row.max(initial=index_base - 1)) + 1 - index_base
-    require_bytes(
-        2 * n_images * np.dtype(np.int64).itemsize,
-        f"{path}: images up to number {n_images}",
-        "check the numbers in its first column",
-    )
+    require_images(path, n_images)
     csr = triples_to_csr(triples, data, name, (n_images, neurons), ("image", "neuron"), index_base)
     csr.eliminate_zeros()
     values = None if (csr.data == 1).all() else csr.data
