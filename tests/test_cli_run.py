@@ -249,7 +249,7 @@ def test_what_took_long_is_said_how_to_keep(
     assert main(BASE) == 0
     printed = capsys.readouterr().out.splitlines()
     assert inputs in printed
-    assert "           the plan kept: --plan FILE" in printed
+    assert "           the plan kept: --keep" in printed
     store.write_features(Path("f.spdnn"), FEATURES)
     assert main([*with_option(BASE, "--inputs", "f.spdnn"), "--plan", "plan"]) == 0
     assert "next time" not in capsys.readouterr().out

@@ -19,6 +19,7 @@ from spdnn.cli.arguments import (
 )
 from spdnn.cli.check import Judge, add_check, choose_judge, refuse_check
 from spdnn.cli.errors import print_error, with_options
+from spdnn.cli.keep import add_keep, keep_inputs, kept_plans, refuse_keep
 from spdnn.cli.progress import progress_bar
 from spdnn.cli.sources import (
     NamedFeatures,
@@ -38,6 +39,7 @@ from spdnn.machine.memory import peak_bytes
 from spdnn.network import Network
 from spdnn.run.checkpoint import remove_checkpoint
 from spdnn.run.options import PARTITIONS, Options
+from spdnn.run.plan_files import KeptPlans
 from spdnn.run.reading import Reading
 from spdnn.run.result import Result, categories_text
 from spdnn.run.session import Session
@@ -76,6 +78,7 @@ def add_parser(commands: Commands) -> None:
         metavar="FILE",
         help="file of the plan: written if it is not there, else read",
     )
+    add_keep(parser)
     add_tuning(parser)
     parser.add_argument(
         "--save-categories", type=Path, metavar="FILE", help="write the categories, one a line"
@@ -134,8 +137,10 @@ def _run(
 ) -> int | None:
     """Run it as one of a team; only rank 0 knows the exit status."""
     team.on_first(lambda: _refuse_early(arguments, team.size))
+    kept = kept_plans(arguments, team)
 
     def open_first() -> tuple[SourcedNetwork, NamedFeatures]:
+        refuse_keep(arguments)  # once more: the folder may be another one on each node
         network, inputs = open_network_first(arguments)
         # Once more, with what was found in the data folder.
         _refuse_same(arguments, network.source, inputs.source, arguments.truth)
@@ -152,12 +157,15 @@ def _run(
         _refuse_same(arguments, network.source, features.source, truth)
         return judge
 
+    notes: list[str] = [] if kept is None else kept.notes
     with Session.of_team(
-        team, network.network if network else None, _options(arguments), reading
+        team, network.network if network else None, _options(arguments, kept), reading
     ) as session:
         planned = time.perf_counter()
         features = None if reading is None else reading.result
         judge = team.on_first(choose)
+        if features is not None:
+            keep_inputs(arguments, features, notes)
         read += time.perf_counter() - planned + (0.0 if reading is None else reading.seconds)
         with progress_bar("inference", is_shown=team.is_first) as progress:
             result = session.run(features.features if features else None, progress=progress)
@@ -171,7 +179,8 @@ def _run(
         check = judge(whole, session.engine, session.plan)
         hints = _hint_rows(arguments, features, whole, session.engine)
         try:
-            print(as_rows([*run_rows(network, features, whole), *hints]))
+            rows = [("kept" if note is notes[0] else "", note) for note in notes]
+            print(as_rows([*run_rows(network, features, whole), *rows, *hints]))
             print(with_options(check.text))
         finally:  # files that were asked for are written even if nobody reads what is printed
             _write(arguments, network, features, whole, check, facts | {"mpi": team.library})
@@ -182,14 +191,14 @@ def _run(
     return team.on_first(report)
 
 
-def _options(arguments: argparse.Namespace) -> Options:
+def _options(arguments: argparse.Namespace, kept: KeptPlans | None) -> Options:
     """The choices of a session that the command line makes."""
     return Options(
         engine=arguments.engine,
         mode=arguments.mode,
         threads=arguments.threads,
         device=arguments.device,
-        plan=arguments.plan,
+        plan=arguments.plan or kept,
         tuning=arguments.tuning,
         partition=arguments.partition,
         checkpoint=arguments.checkpoint,
@@ -219,6 +228,7 @@ def _write(
 
 def _refuse_early(arguments: argparse.Namespace, ranks: int) -> None:
     """Find out before any work what would fail after it: outputs, truth, engine and mode."""
+    refuse_keep(arguments)
     if arguments.plan is not None and not arguments.plan.exists():
         writable(arguments.plan)
     for path in (arguments.save_categories, arguments.json):
@@ -256,18 +266,20 @@ def _hint_rows(
     arguments: argparse.Namespace, features: SourcedFeatures, result: Result, engine: Engine
 ) -> list[tuple[str, str]]:
     """Hints that save the user time the next time, or that lead to the official inputs."""
-    seconds, neurons = result.seconds, features.features.n_neurons
+    seconds = result.seconds
     worth = max(WORTH_KEEPING * seconds.inference, WORTH_SECONDS)
     hints = []
     if features.source == DIGITS:
         hints.append("the official images: spdnn data fetch images")
     elif seconds.read > worth and Path(features.source).suffix != store.SUFFIX:
-        if features.is_official and len(features.features) == FEATURES:
-            hints.append(f"inputs kept as a store: spdnn data make inputs --neurons {neurons}")
-        else:
+        is_whole = features.is_official and len(features.features) == FEATURES
+        if not is_whole or arguments.inputs is not None:
             hints.append("inputs kept as a store: spdnn data convert --inputs ... FILE.spdnn")
-    if seconds.plan > worth and arguments.plan is None and isinstance(engine, Keepable):
-        hints.append("the plan kept: --plan FILE")
+        elif not arguments.keep:
+            hints.append("the inputs kept: --keep")
+    is_kept = arguments.keep or arguments.plan is not None
+    if seconds.plan > worth and not is_kept and isinstance(engine, Keepable):
+        hints.append("the plan kept: --keep")
     return [("next time" if number == 0 else "", hint) for number, hint in enumerate(hints)]
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from spdnn.engines import DeviceChoice
+from spdnn.run.plan_files import KeptPlans
 
 Partition = Literal["contiguous", "interleaved"]
 PARTITIONS: tuple[Partition, ...] = ("contiguous", "interleaved")
@@ -27,8 +28,9 @@ class Options:
         For engine "cuda": which of the GPUs that this process sees, counted from 0; or a device
         that executes the GPU's instructions on the CPU, without or with checks of each access to
         memory.
-    plan : Path, optional
-        File of the plan. It is written if it is not there, and read if it is.
+    plan : Path or KeptPlans, optional
+        File of the plan. It is written if it is not there, and read if it is. Or the folder of
+        plans that are kept beside the data.
     tuning : Path, optional
         File of tile widths. They are measured for a few seconds for this network, number of
         features and machine, and read once they are there. They change no result.
@@ -44,7 +46,7 @@ class Options:
     mode: str = "auto"
     threads: int | None = None
     device: DeviceChoice | None = None
-    plan: Path | None = None
+    plan: Path | KeptPlans | None = None
     tuning: Path | None = None
     partition: Partition = "contiguous"
     checkpoint: Path | None = None

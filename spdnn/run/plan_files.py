@@ -1,17 +1,67 @@
-"""Plans in files: made once, mapped into memory from then on."""
+"""Plans in files: made once, mapped into memory from then on.
 
+A plan's file is named by the user (`Path`), or lies beside the data under a name of its own
+(`KeptPlans`). Both are read and written here.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from spdnn.engines.base import Engine, Keepable, KeepablePlan, Plan
+from spdnn.engines.base import Calibrated, Engine, Keepable, KeepablePlan, Plan
 from spdnn.errors import DataError, PlanError
 from spdnn.io.files import telling_damage, whole_file
-from spdnn.io.store import Store, StoreWriter
+from spdnn.io.store import SUFFIX, Store, StoreWriter
 from spdnn.machine.provenance import own_version
 from spdnn.network import Network
 
+PLAN_SUFFIX = f".plan{SUFFIX}"
+"""Ending of the names of plans that are kept beside the data."""
 
-def plan_for(engine: Engine, network: Network, mode: str, path: Path | None = None) -> Plan:
+_Facts = dict[str, Any]
+
+
+@dataclass(eq=False)
+class KeptPlans:
+    """Plans in a folder. A plan that does not fit is made anew; a file is never trusted blindly.
+
+    Attributes
+    ----------
+    folder : Path
+        The folder.
+    processor : str
+        The processor whose costs shape plans, the same on all ranks.
+    is_writing : bool
+        Whether plans that were made are written into the folder.
+    notes : list of str
+        What was read, written, or could not be, for people.
+    """
+
+    folder: Path
+    processor: str
+    is_writing: bool
+    notes: list[str] = field(default_factory=list)
+
+    def file(self, network: Network, mode: str, engine: Keepable) -> Path | None:
+        """Name the file of a plan; None where it is neither there nor to be written.
+
+        The name says network, engine and mode, and ends with a digest of the network and of the
+        form of the plan. A plan of another version or processor has the same name: it is replaced.
+        """
+        base = f"neuron{network.n_inputs}-l{network.n_layers}-{engine.name}-{mode}"
+        if not self.is_writing and not any(self.folder.glob(f"{base}-*{PLAN_SUFFIX}")):
+            return None  # the fingerprint of a network in memory would take time
+        form = json.dumps([network.fingerprint, dict(engine.plan_facts)], sort_keys=True)
+        digest = hashlib.sha256(form.encode()).hexdigest()[:8]
+        path = self.folder / f"{base}-{digest}{PLAN_SUFFIX}"
+        return path if self.is_writing or path.exists() else None
+
+
+def plan_for(
+    engine: Engine, network: Network, mode: str, place: Path | KeptPlans | None = None
+) -> Plan:
     """Return the engine's plan of a network: read from a file, or made and written there.
 
     Parameters
@@ -22,29 +72,58 @@ def plan_for(engine: Engine, network: Network, mode: str, path: Path | None = No
         What is planned.
     mode : str
         One of the engine's modes.
-    path : Path, optional
-        The file. Without it no file is read or written.
+    place : Path or KeptPlans, optional
+        The file, or the folder of kept plans. Without it no file is read or written.
 
     Raises
     ------
     PlanError
-        If the engine has no plans to keep.
+        If a file is named, and the engine has no plans to keep.
     DataError
-        If the file cannot be read or written, is damaged, or holds another plan than this one.
+        If a named file cannot be read or written, is damaged, or holds another plan than this one.
     """
-    if path is None:
+    if isinstance(place, KeptPlans):
+        return _kept_plan(engine, network, mode, place)
+    if place is None:
         return engine.plan(network, mode)
     keeping = _require_keepable(engine)
-    if path.exists():
-        return _read_plan(keeping, network, mode, path)
+    wanted = _facts_of(keeping, network, mode)
+    if place.exists():
+        return _read_plan(keeping, wanted, place)
     plan = keeping.plan(network, mode)
-    write_plan(keeping, network, mode, plan, path)
+    _write_plan(plan, wanted, place)
     return plan
 
 
-def _read_plan(engine: Keepable, network: Network, mode: str, path: Path) -> KeepablePlan:
+def _kept_plan(engine: Engine, network: Network, mode: str, place: KeptPlans) -> Plan:
+    """As `plan_for`, where a file that is unfit, or cannot be written, is no error but a note."""
+    path = place.file(network, mode, engine) if isinstance(engine, Keepable) else None
+    if path is None:
+        return engine.plan(network, mode)
+    keeping = _require_keepable(engine)
+    wanted = _facts_of(keeping, network, mode)
+    if isinstance(engine, Calibrated):
+        wanted["processor"] = place.processor
+    if path.exists():
+        try:
+            plan = _read_plan(keeping, wanted, path)
+        except DataError as error:
+            place.notes.append(f"plan made anew: {error}")
+        else:
+            place.notes.append(f"plan read: {path}")
+            return plan
+    plan = keeping.plan(network, mode)
+    if place.is_writing:
+        try:
+            _write_plan(plan, wanted, path)
+            place.notes.append(f"plan kept: {path}")
+        except DataError as error:
+            place.notes.append(f"plan not kept: {error}")
+    return plan
+
+
+def _read_plan(engine: Keepable, wanted: _Facts, path: Path) -> KeepablePlan:
     """Read a plan; DataError if it is damaged, or another one's."""
-    wanted = _facts_of(engine, network, mode)
     store = Store(path, "plan")
     with telling_damage(path, "plan"):
         found = store.facts["for"]
@@ -83,7 +162,11 @@ def write_plan(engine: Engine, network: Network, mode: str, plan: Plan, path: Pa
         If the file cannot be written.
     """
     wanted = _facts_of(_require_keepable(engine), network, mode)
-    facts, arrays = cast(KeepablePlan, plan).to_parts()
+    _write_plan(cast(KeepablePlan, plan), wanted, path)
+
+
+def _write_plan(plan: KeepablePlan, wanted: _Facts, path: Path) -> None:
+    facts, arrays = plan.to_parts()
     with whole_file(path) as file, StoreWriter(file) as writer:
         writer.header("plan", {"for": wanted, "facts": facts})
         for name, array in arrays.items():
@@ -97,7 +180,7 @@ def _require_keepable(engine: Engine) -> Keepable:
     return engine
 
 
-def _facts_of(engine: Keepable, network: Network, mode: str) -> dict[str, Any]:
+def _facts_of(engine: Keepable, network: Network, mode: str) -> _Facts:
     """What a plan must have been made for."""
     return {
         "made by": f"spdnn {own_version()}",

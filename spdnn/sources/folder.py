@@ -47,6 +47,34 @@ def data_folder(named: Path | None = None) -> Path:
     return folder
 
 
+def made_folder(named: Path | None = None) -> Path:
+    """The data folder to write into; it is made if it is not there.
+
+    Parameters
+    ----------
+    named : Path, optional
+        The folder that the user names; `default_folder` where not given.
+
+    Raises
+    ------
+    DataError
+        If it cannot be made, or not be written into.
+    """
+    folder = named or default_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"cannot make the folder {folder}: {error.strerror or error}") from error
+    if not os.access(folder, os.W_OK):
+        raise DataError(f"cannot write into the folder {folder}: no permission")
+    return folder
+
+
+def stored_inputs(folder: Path, neurons: int) -> Path:
+    """Name the store of the official inputs in a data folder."""
+    return folder / Path(challenge.inputs_file(neurons)).with_suffix(store.SUFFIX)
+
+
 def find_weights(folder: Path | None, neurons: int, layers: int) -> str:
     """Name the source of an official network's weights.
 
@@ -89,7 +117,7 @@ def find_inputs(folder: Path | None, neurons: int) -> str:
     """
     folder = data_folder(folder)
     base = challenge.inputs_file(neurons)
-    candidates = [folder / Path(base).with_suffix(store.SUFFIX)]
+    candidates = [stored_inputs(folder, neurons)]
     candidates += [folder / f"{base}{packed}" for packed in _PACKED]
     return _first_there(candidates) or str(find_images(folder) or DIGITS)
 

@@ -12,7 +12,7 @@ from spdnn.io import store
 from spdnn.io.formats import FEATURE_FORMATS, NETWORK_FORMATS, Content, write_content
 from spdnn.recipes.mnist import official_features
 from spdnn.recipes.radixnet import layers_per_group, official_network
-from spdnn.sources.folder import default_folder, find_images, images_file
+from spdnn.sources.folder import find_images, images_file, made_folder, stored_inputs
 
 
 def add_parser(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -67,7 +67,7 @@ def make_weights(arguments: argparse.Namespace) -> int:
         )
     network = official_network(neurons, layers)
     base = challenge.weights_folder(neurons)
-    folder = _data_folder(arguments)
+    folder = made_folder(arguments.data)
     with progress_bar("write") as progress:
         target = folder / (base if arguments.tsv else f"{base}-l{layers}{store.SUFFIX}")
         form = "tsv" if arguments.tsv else "store"
@@ -80,10 +80,9 @@ def make_weights(arguments: argparse.Namespace) -> int:
 def make_inputs(arguments: argparse.Namespace) -> int:
     """Write the official inputs."""
     neurons = arguments.neurons
-    folder = _data_folder(arguments)
-    target = folder / challenge.inputs_file(neurons)
-    if not arguments.tsv:
-        target = target.with_suffix(store.SUFFIX)
+    folder = made_folder(arguments.data)
+    text = folder / challenge.inputs_file(neurons)
+    target = text if arguments.tsv else stored_inputs(folder, neurons)
     require_apart({"the target": target}, {"--images": arguments.images})
     images = arguments.images or find_images(folder)
     if images is None:
@@ -95,12 +94,3 @@ def make_inputs(arguments: argparse.Namespace) -> int:
         write_content(FEATURE_FORMATS, target, Content(features, is_official=True), progress)
     print(f"{target}: {features.n_features:,} features, {features.n_nonzeros:,} non-zeros")
     return 0
-
-
-def _data_folder(arguments: argparse.Namespace) -> Path:
-    folder: Path = arguments.data or default_folder()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DataError(f"cannot make the folder {folder}: {error.strerror or error}") from error
-    return folder
