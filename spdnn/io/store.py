@@ -11,7 +11,6 @@ import io
 import json
 import struct
 import zipfile
-import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +22,7 @@ import scipy.sparse as sp
 
 from spdnn.errors import DataError
 from spdnn.features import Features, index_dtype
+from spdnn.io.checksum import crc32
 from spdnn.io.files import DAMAGE, require_file, telling_damage, whole_file
 from spdnn.io.mapping import MappedFile
 from spdnn.network import Layer, LayerSequence, Network
@@ -176,7 +176,7 @@ class Store:
             # The name is in the file twice. If one was changed, the data may be another layer's.
             if self._map[name_start : name_start + n_name] != member.encode():
                 raise self._damaged(f"the name of {member} was changed")
-            if len(data) != info.file_size or zlib.crc32(data) != info.CRC:
+            if len(data) != info.file_size or crc32(data) != info.CRC:
                 raise self._damaged(f"checksum of {member} is wrong")
             self._checked.add(member)
         return data
