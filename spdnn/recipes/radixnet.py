@@ -8,8 +8,10 @@ published layers equal those made here.
 
 import hashlib
 import math
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -121,7 +123,8 @@ class RadixLayers(LayerSequence):
         self.ymax = ymax
         self._rule = weights
         self._seed = seed
-        self._parts = self._permutations() if shuffle else {}
+        self._shuffle = shuffle
+        self._lock = threading.Lock()
         # Adjacent layers mostly have equal sizes and constant weights, and then share these arrays.
         self._indptr = np.empty(0, dtype=np.int32)
         self._constant = np.empty(0, dtype=np.float32)
@@ -129,12 +132,18 @@ class RadixLayers(LayerSequence):
     def fingerprint(self) -> str:
         """A digest of the numbers that the layers are made from."""
         structure = (self.units, self.radices, self.steps, self.groups, self.shapes)
-        values = (self._rule, float(self.bias), self.ymax, self._seed)
-        digest = hashlib.blake2b(repr((structure, values)).encode(), digest_size=16)
-        for key, part in self._parts.items():
-            digest.update(repr(key).encode())
-            digest.update(part.tobytes())
-        return digest.hexdigest()
+        values = (self._rule, float(self.bias), self.ymax, self._seed, self._shuffle)
+        return hashlib.blake2b(repr((structure, values)).encode(), digest_size=16).hexdigest()
+
+    @property
+    def _parts(self) -> dict[tuple[int, int], npt.NDArray[np.int32]]:
+        """The permutations, made when the first layer is: a kept plan needs no layer."""
+        with self._lock:
+            return self._made_parts
+
+    @cached_property
+    def _made_parts(self) -> dict[tuple[int, int], npt.NDArray[np.int32]]:
+        return self._permutations() if self._shuffle else {}
 
     def _permutations(self) -> dict[tuple[int, int], npt.NDArray[np.int32]]:
         """Base input that each input stands for, by group and number of inputs.
