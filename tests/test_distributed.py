@@ -373,6 +373,18 @@ def test_ranks_share_the_processors_unless_told() -> None:
 
 
 STOPPING = ("--checkpoint", "progress", "--checkpoint-every", "3")
+
+
+def test_ranks_keep_a_plan_once_and_share_it(files: None) -> None:
+    options = [*BASE, "--data", "kept", "--save-categories", "found"]
+    for more, said in (["--keep"], "plan kept: "), ([], "plan read: "):
+        done = run_ranks(3, *options, *more)
+        assert done.returncode == 0, done.stderr
+        [plan] = Path("kept").iterdir()
+        assert done.stdout.count(f"{said}{plan}") == 1
+        assert Path("found").read_bytes() == expected()
+
+
 OFFICIAL_RUNS = [
     (2, "interleaved", "edges", STOPPING),
     (3, "contiguous", "merge", ()),

@@ -97,10 +97,15 @@ def plan_for(
 
 def _kept_plan(engine: Engine, network: Network, mode: str, place: KeptPlans) -> Plan:
     """As `plan_for`, where a file that is unfit, or cannot be written, is no error but a note."""
-    path = place.file(network, mode, engine) if isinstance(engine, Keepable) else None
-    if path is None:
+    try:
+        keeping = _require_keepable(engine)
+    except PlanError as error:
+        if place.is_writing:
+            place.notes.append(f"plan not kept: {error}")
         return engine.plan(network, mode)
-    keeping = _require_keepable(engine)
+    path = place.file(network, mode, keeping)
+    if path is None:
+        return keeping.plan(network, mode)
     wanted = _facts_of(keeping, network, mode)
     if isinstance(engine, Calibrated):
         wanted["processor"] = place.processor
