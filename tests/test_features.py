@@ -107,3 +107,20 @@ def test_a_feature_map_that_starts_at_an_offset_is_whole() -> None:
 
 def test_the_repr_tells_the_sizes() -> None:
     assert repr(Features.from_matrix([[0, 1]])) == "Features(1 features, 2 neurons, 1 non-zeros)"
+
+
+@given(st.integers(1, 4), st.lists(st.lists(st.integers(0, 4), max_size=5), max_size=6))
+def test_indices_are_checked_by_blocks_as_they_are_one_by_one(
+    block: int, rows: list[list[int]]
+) -> None:
+    indptr = np.cumsum([0, *map(len, rows)])
+    indices = np.array([index for row in rows for index in row], dtype=np.uint16)
+    are_inside = all(index < 4 for row in rows for index in row)
+    do_ascend = all(row == sorted(set(row)) for row in rows)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("spdnn.features.CHECKED_AT_A_TIME", block)
+        if are_inside and do_ascend:
+            assert Features(4, indptr, indices).n_nonzeros == indices.size
+            return
+        with pytest.raises(DataError, match="must ascend" if are_inside else "is outside of 0"):
+            Features(4, indptr, indices)

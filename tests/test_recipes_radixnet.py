@@ -14,6 +14,7 @@ from spdnn.io.tsv_writer import layer_text
 from spdnn.network import Layer, Network
 from spdnn.recipes.radixnet import (
     SEED,
+    RadixLayers,
     Weights,
     equals_recipe,
     layers_per_group,
@@ -190,3 +191,21 @@ def test_the_recipe_does_not_change_unnoticed():
         for index in (0, 11, 119):
             digest.update(official_network(neurons, 120).layers[index].weights.indices.tobytes())
     assert digest.hexdigest() == "9fcf99ddcc93d9ff2ebe84802ef2decc3bfd1dd38fef42afe641e47d72f24c7d"
+
+
+def test_permutations_are_made_with_the_first_layer_and_not_for_a_fingerprint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*given: object) -> None:
+        raise AssertionError("permutations were made")
+
+    monkeypatch.setattr(RadixLayers, "_permutations", refuse)
+    network = official_network(64, 4, -0.3)
+    shuffled, plain = (
+        radix_network([[2, 2], [2, 2]], 16, shuffle=shuffle).fingerprint
+        for shuffle in (True, False)
+    )
+    assert shuffled != plain
+    assert network.fingerprint
+    with pytest.raises(AssertionError, match="permutations were made"):
+        network.layers[0]
