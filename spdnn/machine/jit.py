@@ -8,14 +8,15 @@ import fcntl
 import hashlib
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
 import numpy.typing as npt
+from numba.core.registry import CPUDispatcher
 
 _Number = TypeVar("_Number", bound=np.generic)
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -66,7 +67,55 @@ def jit(function: _Function) -> _Function:
     callable
         The compiled function.
     """
-    options: dict[str, Any] = {"nogil": True, "fastmath": {"contract"}, "error_model": "numpy"}
+    return _compiled(function, {})
+
+
+def jit_part(function: _Function) -> _Function:
+    """Compile a function that only compiled functions call; see `jit`.
+
+    It has no code that turns Python objects into its arguments, which takes as long to compile as a
+    small function. Where Python calls it all the same, as tests do, a function that calls it is
+    compiled.
+
+    Parameters
+    ----------
+    function : callable
+        A function of arrays and numbers.
+
+    Returns
+    -------
+    callable
+        The compiled function.
+    """
+    compiled: Any = _compiled(function, {"no_cpython_wrapper": True})
+    compiled.__class__ = _Part
+    return cast(_Function, compiled)
+
+
+class _Part(CPUDispatcher):  # type: ignore[misc]  # numba has no types
+    """A compiled function that Python cannot call itself: numba would jump to address 0."""
+
+    _face: Callable[..., Any] | None = None
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Call it through a function that is compiled for that."""
+        if self._face is None:
+
+            def face(*given):  # type: ignore[no-untyped-def]
+                return self(*given)
+
+            self._face = numba.njit(nogil=True)(face)
+        return self._face(*arguments)
+
+
+def _compiled(function: _Function, more: Mapping[str, Any]) -> _Function:
+    options: dict[str, Any] = {
+        "nogil": True,
+        "fastmath": {"contract"},
+        "error_model": "numpy",
+        "no_cfunc_wrapper": True,
+        **more,
+    }
     try:
         with _own_cache_folder():
             compiled: _Function = numba.njit(cache=True, **options)(function)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from spdnn.machine.jit import jit, read_only
+from spdnn.machine.jit import jit, jit_part, read_only
 from spdnn.plan.columns import compressed_arrays
 
 NOTHING = np.empty(0, dtype=np.uint32)
@@ -135,22 +135,22 @@ def _are_all_equal(numbers: npt.NDArray[np.uint32]) -> bool:
     return True
 
 
-@jit
-def edge_code(index: np.integer | int, value: np.integer | int) -> np.uint64:
+@jit_part
+def edge_code(index: np.uint32, value: np.uint32) -> np.uint64:
     """A number for an edge, uint64; their sum is the hash of a column, in any order.
 
     The product of two 32-bit numbers that depend on both, after NH (J. Black et al., "UMAC",
     CRYPTO 1999). It is computed in vector registers.
     """
-    x = np.uint32(np.uint32(index) * np.uint32(0x9E3779B1))
+    x = np.uint32(index * np.uint32(0x9E3779B1))
     x = np.uint32(x ^ (x >> np.uint32(15)))
-    y = np.uint32(np.uint32(value) * np.uint32(0x85EBCA77))
+    y = np.uint32(value * np.uint32(0x85EBCA77))
     y = np.uint32(y ^ (y >> np.uint32(13)))
     left, right = np.uint32(x + y), np.uint32(np.uint32(x ^ y) + np.uint32(0x27D4EB2F))
     return np.uint64(left) * np.uint64(right)
 
 
-@jit
+@jit_part
 def slot_of(code: np.uint64, size: int) -> np.int64:
     """Where a search for a hash begins in a table of `size` slots, a power of two.
 
@@ -160,7 +160,7 @@ def slot_of(code: np.uint64, size: int) -> np.int64:
     return np.int64((mixed ^ (mixed >> np.uint64(33))) & np.uint64(size - 1))
 
 
-@jit
+@jit_part
 def table_size(n: int) -> int:
     """Slots of a hash table for `n` columns: a power of two, at least twice as many."""
     size = 2
@@ -194,10 +194,10 @@ def _number_columns(
         code = np.uint64(0)
         if values.size:
             for k in range(n_edges):
-                code += edge_code(indices[start + k], values[start + k])
+                code += edge_code(np.uint32(indices[start + k]), values[start + k])
         else:
             for k in range(n_edges):
-                code += edge_code(indices[start + k], 0)
+                code += edge_code(np.uint32(indices[start + k]), np.uint32(0))
         if labels.size:
             code += np.uint64(labels[column]) << np.uint64(32)
         codes[column] = (code + n_edges) & hash_bits
@@ -230,7 +230,7 @@ def _number_columns(
     return group, first[:n_groups].copy()
 
 
-@jit
+@jit_part
 def are_equal(numbers: npt.NDArray[Any], one: np.uint64, other: np.uint64, n: np.uint64) -> bool:
     """Whether the `n` 32-bit numbers from two places are equal.
 
@@ -256,7 +256,7 @@ def _propose_groups(
     # Side by side, so that an edge touches one cache line.
     code_and_degree = np.zeros((n_columns, 2), dtype=np.uint64)
     for row in range(indptr.size - 1):
-        code = edge_code(row, 0)
+        code = edge_code(np.uint32(row), np.uint32(0))
         for k in range(indptr[row], indptr[row + 1]):
             column = indices[k]
             code_and_degree[column, 0] += code

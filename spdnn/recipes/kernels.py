@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from spdnn.machine.jit import jit
+from spdnn.machine.jit import jit, jit_part
 from spdnn.recipes.products import (
     ROWS,
     ROWS_MULTIPLE,
@@ -219,8 +219,9 @@ def couple(
                     for f in range(AT_ONCE):
                         sum_real[f] += weight * real[c, f]
                         sum_imaginary[f] += weight * imaginary[c, f]
-                pair_real[i, m] = sum_real
-                pair_imaginary[i, m] = sum_imaginary
+                for f in range(AT_ONCE):  # numba compiles text for errors into a copy of a slice
+                    pair_real[i, m, f] = sum_real[f]
+                    pair_imaginary[i, m, f] = sum_imaginary[f]
         for r in range(n_rows):
             for m in range(n_far):
                 for f in range(n):
@@ -239,7 +240,7 @@ def couple(
                     spectra[r, i, first + f] = complex(sum_real[f], sum_imaginary[f])
 
 
-@jit
+@jit_part
 def _enlarge_rows(sheet: Sheet, rough: Rough, memory: Scratch, image: int) -> None:
     """Enlarge the rows of an image along the sheet, and add them up with alternating signs."""
     n_images, small = sheet.images.shape[:2]
@@ -270,7 +271,7 @@ def _enlarge_rows(sheet: Sheet, rough: Rough, memory: Scratch, image: int) -> No
             signed[t] += rows[1 + k, t] - rows[2 + k, t]
 
 
-@jit
+@jit_part
 def _enlarge_columns(rough: Rough, memory: Scratch, first: int) -> None:
     """Compute the real parts of `COLUMNS_AT_ONCE` enlarged columns."""
     n_terms, side = rough.pixels.shape
@@ -288,7 +289,7 @@ def _enlarge_columns(rough: Rough, memory: Scratch, first: int) -> None:
             )  # fmt: skip
 
 
-@jit
+@jit_part
 def _square(rough: Rough, memory: Scratch, column: int) -> None:
     """Compute squared magnitudes of an enlarged column, and the largest ones of each pixel."""
     reals = memory.reals[column % COLUMNS_AT_ONCE]
@@ -300,6 +301,15 @@ def _square(rough: Rough, memory: Scratch, column: int) -> None:
         square = reals[j] * reals[j] + imaginary * imaginary
         squares[j] = square
         largest[j] = square if square > largest[j] else largest[j]
+
+
+@jit_part
+def _largest_of(squares: Floats) -> np.float32:
+    """The largest of some squares. numba's own ``max`` takes three times as long to compile."""
+    largest = np.float32(0.0)
+    for j in range(squares.size):
+        largest = squares[j] if squares[j] > largest else largest
+    return largest
 
 
 @jit
@@ -324,10 +334,10 @@ def rough_largest(
             _enlarge_columns(rough, memory, first)
             for column in range(first, min(first + COLUMNS_AT_ONCE, rough.waves.size)):
                 _square(rough, memory, column)
-        largest[image] = memory.largest.max()
+        largest[image] = _largest_of(memory.largest)
 
 
-@jit
+@jit_part
 def _exact_rows(sheet: Sheet, image: int, column: int, rows: Doubles) -> None:
     """Compute the enlarged rows at a column of an image in float64."""
     n_images, small = sheet.images.shape[:2]
@@ -345,7 +355,7 @@ def _exact_rows(sheet: Sheet, image: int, column: int, rows: Doubles) -> None:
         rows[k] = total
 
 
-@jit
+@jit_part
 def _exact_square(sheet: Sheet, column: int, pixel: int, rows: Doubles) -> float:
     """Compute the squared magnitude of a pixel in float64, from `_exact_rows`."""
     wave = sheet.waves[column]
@@ -448,7 +458,7 @@ def lit_pixels(
     side = sheet.sines.size
     squares = memory.squares
     perhaps, surely = memory.lit[0], memory.lit[1]
-    n_lit = 0
+    n_lit = np.int64(0)  # a literal 0 has a type of its own, for which `_number` would be compiled
     for image in range(start, stop):
         n_before = n_lit
         _enlarge_rows(sheet, rough, memory, image)
@@ -467,11 +477,11 @@ def lit_pixels(
                     _decide(sheet, memory, image, column, bounds.square)
                 n_lit = _number(memory, column * side, n_lit, indices)
         counts[image - start] = n_lit - n_before
-        largest[image] = memory.largest.max()
+        largest[image] = _largest_of(memory.largest)
     return n_lit
 
 
-@jit
+@jit_part
 def _decide(sheet: Sheet, memory: Scratch, image: int, column: int, square: float) -> None:
     """Compute the pixels of a column that are in doubt in float64."""
     _exact_rows(sheet, image, column, memory.column)
@@ -480,7 +490,7 @@ def _decide(sheet: Sheet, memory: Scratch, image: int, column: int, square: floa
             memory.lit[1, j] = _exact_square(sheet, column, j, memory.column) > square
 
 
-@jit
+@jit_part
 def _number(memory: Scratch, start: int, n_lit: int, indices: npt.NDArray[Any]) -> int:
     """Append the lit pixels of a column that begins at pixel `start` to the indices."""
     words, lit = memory.words[1], memory.lit[1]

@@ -99,7 +99,7 @@ def _merge_blocks(
         start = np.uint64(table[block, WEIGHT_START])
         code = n
         for k in range(n):
-            code += edge_code(k, weights[start + k])
+            code += edge_code(np.uint32(k), weights[start + k])
         code &= hash_bits
         codes[block] = code
         slot = slot_of(code, size)

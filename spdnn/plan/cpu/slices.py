@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from spdnn.machine.jit import jit
+from spdnn.machine.jit import jit, jit_part
 from spdnn.plan.cpu.blocks import (
     INDEX_START,
     IS_SHARED,
@@ -101,7 +101,7 @@ def slice_plan(plan: CpuPlan) -> Slices | None:
     return Slices(steps, parts, indices, weights)
 
 
-@jit
+@jit_part
 def _group_end(blocks: npt.NDArray[np.int64], block: int, end: int) -> tuple[int, int]:
     """The end of the blocks that share their inputs with `block`, and how many outputs they are."""
     n_outputs = blocks[block, N_ROWS]
@@ -183,7 +183,7 @@ def _cut(
     return first_part, n_parts, n_indices, n_weights
 
 
-@jit
+@jit_part
 def _add_slice(
     parts: npt.NDArray[np.int64],
     number: int,

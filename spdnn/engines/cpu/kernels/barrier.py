@@ -16,7 +16,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from spdnn.engines.cpu.kernels.vectors import data_address
-from spdnn.machine.jit import jit
+from spdnn.machine.jit import jit_part
 
 SPINS = 2000
 """How often a waiting thread reads the counter, for about 0.1 ms, before it yields its core."""
@@ -107,7 +107,7 @@ def read(typing_context: Any, arrived: Any) -> Any:
     return types.int64(arrived), codegen
 
 
-@jit
+@jit_part
 def wait(party: Party) -> None:
     """Wait until all threads of the group have arrived here."""
     if party.parties == 1:

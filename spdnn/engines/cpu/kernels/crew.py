@@ -18,7 +18,7 @@ from numba.extending import intrinsic
 from spdnn.engines.cpu.kernels.barrier import SPINS, arrive, read
 from spdnn.engines.cpu.kernels.rows import address_of
 from spdnn.engines.cpu.kernels.vectors import data_address
-from spdnn.machine.jit import jit
+from spdnn.machine.jit import jit, jit_part
 
 COUNT, STOP, STATE, MUTEX, CONDITION = 0, 8, 16, 24, 56
 """Places in a mailbox: how often work was posted in it, whether the helper is to return, how far it
@@ -79,7 +79,7 @@ def post(mailbox: Mailbox) -> None:
     _unlock(address_of(mailbox[MUTEX:]))
 
 
-@jit
+@jit_part
 def wait_for_post(mailbox: Mailbox, n_seen: int) -> None:
     """Return once work was posted more than `n_seen` times."""
     for _ in range(SPINS):
@@ -91,21 +91,21 @@ def wait_for_post(mailbox: Mailbox, n_seen: int) -> None:
     _unlock(address_of(mailbox[MUTEX:]))
 
 
-@jit
+@jit_part
 def enter(mailbox: Mailbox) -> bool:
     """Begin with posted work, unless it was withdrawn."""
     entered: bool = _replace(mailbox[STATE:], POSTED, ENTERED)
     return entered
 
 
-@jit
+@jit_part
 def leave(mailbox: Mailbox) -> None:
     """Say that work is done."""
     if not _replace(mailbox[STATE:], ENTERED, IDLE):
         _replace(mailbox[STATE:], GO, IDLE)
 
 
-@jit
+@jit_part
 def wait_until(mailbox: Mailbox, state: int) -> None:
     """Wait until a mailbox is in a state."""
     n_looks = 0
@@ -115,7 +115,7 @@ def wait_until(mailbox: Mailbox, state: int) -> None:
             _sched_yield()
 
 
-@jit
+@jit_part
 def all_enter(mailboxes: Mailbox, n_helpers: int) -> bool:
     """Whether all helpers see within a moment what was posted."""
     n_entered = 0
@@ -128,21 +128,21 @@ def all_enter(mailboxes: Mailbox, n_helpers: int) -> bool:
     return n_entered == n_helpers
 
 
-@jit
+@jit_part
 def withdraw(mailboxes: Mailbox, n_helpers: int) -> None:
     """Take work back from helpers that have not begun: they will not."""
     for helper in range(n_helpers):
         _replace(mailboxes[helper * MAILBOX + STATE :], POSTED, IDLE)
 
 
-@jit
+@jit_part
 def say_go(mailboxes: Mailbox, n_helpers: int) -> None:
     """Let those helpers go that have entered."""
     for helper in range(n_helpers):
         _replace(mailboxes[helper * MAILBOX + STATE :], ENTERED, GO)
 
 
-@jit
+@jit_part
 def finish(mailboxes: Mailbox, n_helpers: int) -> None:
     """Withdraw work from helpers that have not begun, and wait for those that have."""
     withdraw(mailboxes, n_helpers)

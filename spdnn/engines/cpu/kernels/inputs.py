@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from spdnn.engines.cpu.kernels.step import Tile
 from spdnn.engines.cpu.kernels.vectors import LANES, MASKS, count_planes, spread_planes
-from spdnn.machine.jit import jit
+from spdnn.machine.jit import jit, jit_part
 
 DIGITS = 5
 """Binary digits in which masks are counted."""
@@ -54,7 +54,7 @@ def pack_features(
                 mask[indices[k]] |= bit
 
 
-@jit
+@jit_part
 def load_masks(
     masks: Masks,
     position: npt.NDArray[Any],
@@ -109,7 +109,7 @@ def load_masks(
                     spread_planes(1, 1, flat, start + p, 0, tile, loaded * stride + lane)
 
 
-@jit
+@jit_part
 def load_features(
     indptr: npt.NDArray[np.int64],
     indices: npt.NDArray[Any],

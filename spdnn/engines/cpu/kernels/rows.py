@@ -14,7 +14,7 @@ from numba.extending import intrinsic
 
 from spdnn.engines.cpu.kernels.step import Tile
 from spdnn.engines.cpu.kernels.vectors import LANES, data_address
-from spdnn.machine.jit import jit
+from spdnn.machine.jit import jit_part
 
 NUMBER = 4
 """Bytes of a float32."""
@@ -86,7 +86,7 @@ def _turn(
     return signature, codegen
 
 
-@jit
+@jit_part
 def first_not_finite_row(rows: npt.NDArray[np.float32], first: int, end: int) -> int:
     """The first of the rows `first` to `end` with a number that is NaN or infinite; -1 if none."""
     for row in range(first, end):
@@ -98,7 +98,7 @@ def first_not_finite_row(rows: npt.NDArray[np.float32], first: int, end: int) ->
     return -1
 
 
-@jit
+@jit_part
 def load_rows(
     inputs: npt.NDArray[np.float32],
     first: int,
@@ -166,7 +166,7 @@ def load_rows(
                 tile[place + f] = value if in_place else tile[place + f] + value
 
 
-@jit
+@jit_part
 def store_rows(
     tile: Tile,
     stride: int,

@@ -36,7 +36,7 @@ from spdnn.engines.cpu.kernels.rows import (
 from spdnn.engines.cpu.kernels.single import run_one
 from spdnn.engines.cpu.kernels.tile import Room, first_not_finite, run_steps
 from spdnn.engines.cpu.kernels.vectors import LANES
-from spdnn.machine.jit import jit
+from spdnn.machine.jit import jit, jit_part
 from spdnn.plan.cpu.plan import N_COLUMNS, PlanArrays
 from spdnn.plan.cpu.slices import Slices
 
@@ -116,21 +116,21 @@ def _pointer(typing_context: Any, address: Any, kind: Any) -> Any:
     return pointer(types.int64, kind), codegen
 
 
-@jit
+@jit_part
 def _long(job: npt.NDArray[np.int64], place: int, size: int) -> npt.NDArray[np.int64]:
     """The int64 numbers at an address of a job."""
     numbers: npt.NDArray[np.int64] = carray(_pointer(job[place], np.int64), size)
     return numbers
 
 
-@jit
+@jit_part
 def _floats(address: int, size: int) -> npt.NDArray[np.float32]:
     """The float32 numbers at an address."""
     numbers: npt.NDArray[np.float32] = carray(_pointer(address, np.float32), size)
     return numbers
 
 
-@jit
+@jit_part
 def _plan_of(job: npt.NDArray[np.int64], kind: npt.NDArray[Any]) -> PlanArrays:
     """The plan that a job is about; `kind` is any array of its type of indices."""
     return PlanArrays(
@@ -143,7 +143,7 @@ def _plan_of(job: npt.NDArray[np.int64], kind: npt.NDArray[Any]) -> PlanArrays:
     )
 
 
-@jit
+@jit_part
 def _slices_of(job: npt.NDArray[np.int64]) -> Slices:
     """The plan for one feature that a job has."""
     return Slices(
@@ -234,7 +234,7 @@ def serve(
         leave(mailbox)
 
 
-@jit
+@jit_part
 def _take_part(job: npt.NDArray[np.int64], kind: npt.NDArray[Any], thread: int) -> None:
     """A thread's part of a call."""
     size = job[SIZE]
@@ -247,7 +247,7 @@ def _take_part(job: npt.NDArray[np.int64], kind: npt.NDArray[Any], thread: int) 
         _take_tiles(job, kind, party)
 
 
-@jit
+@jit_part
 def _take_singles(job: npt.NDArray[np.int64], kind: npt.NDArray[Any], party: Party) -> None:
     """All features, one after the other, by all threads of a group together."""
     plan, slices = _plan_of(job, kind), _slices_of(job)
@@ -295,7 +295,7 @@ def _take_singles(job: npt.NDArray[np.int64], kind: npt.NDArray[Any], party: Par
         wait(party)
 
 
-@jit
+@jit_part
 def _take_tiles(job: npt.NDArray[np.int64], kind: npt.NDArray[Any], party: Party) -> None:
     """Tiles of features: each thread takes the next one, or all take one together."""
     plan = _plan_of(job, kind)

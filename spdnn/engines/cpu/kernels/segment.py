@@ -19,7 +19,7 @@ from spdnn.engines.cpu.kernels.tile import (
     run_steps,
 )
 from spdnn.engines.cpu.kernels.vectors import LANES, MASKS
-from spdnn.machine.jit import jit
+from spdnn.machine.jit import jit, jit_part
 from spdnn.plan.cpu.plan import PlanArrays
 
 
@@ -203,7 +203,7 @@ def take_tiles(
     return n, n_numbers, not_finite
 
 
-@jit
+@jit_part
 def fill_tile(
     source: Source, start: int, stop: int, n_neurons: int, tile: Tile, stride: int, planes: Masks
 ) -> None:

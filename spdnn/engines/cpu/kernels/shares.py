@@ -1,7 +1,7 @@
 """Which blocks of a step each thread of a group takes, so that all of them take equally long."""
 
 from spdnn.engines.cpu.kernels.barrier import Party
-from spdnn.machine.jit import jit
+from spdnn.machine.jit import jit_part
 from spdnn.plan.cpu.blocks import MAX_ROWS, N_INPUTS, N_ROWS
 from spdnn.plan.cpu.plan import END_BLOCK, FIRST_BLOCK, PlanArrays
 
@@ -12,7 +12,7 @@ FEW_ROWS_COST = 2
 """A multiply-add in a block of fewer rows, in the same unit: each waits for the one before it."""
 
 
-@jit
+@jit_part
 def share_of(plan: PlanArrays, step: int, party: Party) -> tuple[int, int]:
     """The first of a step's blocks that a thread of a group takes, and the end of them."""
     first, end = plan.steps[step, FIRST_BLOCK], plan.steps[step, END_BLOCK]
@@ -35,7 +35,7 @@ def share_of(plan: PlanArrays, step: int, party: Party) -> tuple[int, int]:
     return own_first, own_end
 
 
-@jit
+@jit_part
 def _cost(plan: PlanArrays, block: int) -> int:
     """What a block takes, in multiply-adds of a row in a block of `MAX_ROWS`."""
     n_rows = plan.blocks[block, N_ROWS]

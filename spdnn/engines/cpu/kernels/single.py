@@ -15,7 +15,7 @@ from numba.extending import intrinsic
 
 from spdnn.engines.cpu.kernels.barrier import Party, wait
 from spdnn.engines.cpu.kernels.vectors import REGISTER_TILE, data_address
-from spdnn.machine.jit import jit
+from spdnn.machine.jit import jit_part
 from spdnn.plan.cpu.plan import CHUNKS, PART, ROWS, PlanArrays
 from spdnn.plan.cpu.slices import (
     PART_INDEX,
@@ -210,7 +210,7 @@ def _panel_sums(
     return signature, codegen
 
 
-@jit
+@jit_part
 def run_one(
     plan: PlanArrays,
     slices: Slices,
@@ -263,7 +263,7 @@ def run_one(
     return is_swapped
 
 
-@jit
+@jit_part
 def _sum_parts(
     slices: Slices,
     first: int,
@@ -313,7 +313,7 @@ def _sum_parts(
             )
 
 
-@jit
+@jit_part
 def _finish(plan: PlanArrays, step: int, numbers: Vector, begin: int, stop: int) -> None:
     """Make activations of sums: bias, relu, cap, in the order and manner of the tile's kernel."""
     tests = plan.steps[step, TESTS]

@@ -19,7 +19,7 @@ from spdnn.engines.cpu.kernels.vectors import (
     Rules,
     block_sums,
 )
-from spdnn.machine.jit import jit
+from spdnn.machine.jit import jit, jit_part
 from spdnn.plan.cpu.blocks import (
     INDEX_START,
     IS_SHARED,
@@ -52,7 +52,7 @@ Bits = npt.NDArray[np.uint64]
 _REGISTERS = REGISTER_TILES[REGISTER_TILE]
 
 
-@jit
+@jit_part
 def _set_bits(live: Bits, lane: int, bits: np.uint64) -> None:
     """Set the bits of up to `WORD` lanes, from `lane` on."""
     word, shift = lane // WORD, np.uint64(lane % WORD)
@@ -136,7 +136,7 @@ def _make_blocks(n_rows: int, is_shared: bool) -> Callable[..., int]:
     # numba tells functions apart by their names. Equal names of different functions would get mixed
     # up where one process uses machine code that another one has kept on disk.
     blocks.__qualname__ = f"blocks_{'shared' if is_shared else 'own'}_{n_rows}"
-    return jit(blocks)
+    return jit_part(blocks)
 
 
 @jit

@@ -21,7 +21,7 @@ from spdnn.engines.cpu.kernels.vectors import (
     float_at,
     hash_lanes,
 )
-from spdnn.machine.jit import jit
+from spdnn.machine.jit import jit, jit_part
 from spdnn.plan.cpu.plan import CHUNKS, FINISH, PART, ROWS, PlanArrays
 from spdnn.plan.steps import LAYER, MAY_DROP, N_OUTPUTS, NO_LAYER
 
@@ -70,7 +70,7 @@ def live_words(n_threads: int, stride: int) -> npt.NDArray[np.uint64]:
     return np.empty((2, n_threads, n_words), dtype=np.uint64)
 
 
-@jit
+@jit_part
 def load_columns(
     addresses: npt.NDArray[np.int64],
     strides: npt.NDArray[np.int64],
@@ -142,7 +142,7 @@ def gather_rows(
                 rows[f, n] = float_at(addresses[f] + p * strides[f])
 
 
-@jit
+@jit_part
 def keep_lanes(
     tile: Tile,
     n_neurons: int,
@@ -197,7 +197,7 @@ def keep_lanes(
             hash_lanes(codes, f, target, start + f)
 
 
-@jit
+@jit_part
 def first_not_finite(tile: Tile, n_neurons: int, stride: int, lanes: npt.NDArray[np.int32]) -> int:
     """Return one of the given lanes with an activation that is not finite; -1 if there is none."""
     # First all lanes in the order of memory: nearly always all numbers are finite.
@@ -214,7 +214,7 @@ def first_not_finite(tile: Tile, n_neurons: int, stride: int, lanes: npt.NDArray
     return -1
 
 
-@jit
+@jit_part
 def run_steps(
     plan: PlanArrays,
     first_step: int,
@@ -302,7 +302,7 @@ def run_steps(
     return is_swapped, stride, lanes
 
 
-@jit
+@jit_part
 def first_lanes(n: int) -> npt.NDArray[np.int32]:
     """The lanes 0 to `n`, excluded."""
     lanes = np.empty(n, dtype=np.int32)
@@ -311,7 +311,7 @@ def first_lanes(n: int) -> npt.NDArray[np.int32]:
     return lanes
 
 
-@jit
+@jit_part
 def join_bits(of_threads: npt.NDArray[np.uint64], n_threads: int, bits: Bits) -> None:
     """Set the bits that any of the threads has set, shape (n_threads, n_words), in `bits`."""
     bits[:] = 0
@@ -319,7 +319,7 @@ def join_bits(of_threads: npt.NDArray[np.uint64], n_threads: int, bits: Bits) ->
         bits |= of_threads[thread]
 
 
-@jit
+@jit_part
 def live_lanes(bits: Bits, lanes: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
     """Those of `lanes` whose bit is set."""
     live = np.empty(lanes.size, dtype=np.int32)
@@ -331,7 +331,7 @@ def live_lanes(bits: Bits, lanes: npt.NDArray[np.int32]) -> npt.NDArray[np.int32
     return live[:n]
 
 
-@jit
+@jit_part
 def count_layer(
     counts: npt.NDArray[np.int64],
     layer: int,
@@ -346,7 +346,7 @@ def count_layer(
     counts[ENTERED, layer] += n_entered
 
 
-@jit
+@jit_part
 def drop_dead(
     tile: Tile,
     n_neurons: int,
