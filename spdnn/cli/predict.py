@@ -18,6 +18,7 @@ from spdnn.cli.arguments import (
 from spdnn.cli.progress import progress_bar
 from spdnn.cli.sources import add_sources, as_rows, open_sources, source_rows
 from spdnn.engines import choose_mode, make_engine
+from spdnn.engines.base import CompilesAhead
 from spdnn.errors import DataError, DeviceError
 from spdnn.io.files import whole_file
 from spdnn.io.labels import read_labels
@@ -91,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _refuse_early(arguments: argparse.Namespace) -> None:
-    """Find out before any work what would fail after it."""
+    """Find out before any work what would fail after it; then begin to compile."""
     if launched_size() > 1:
         raise DeviceError("spdnn predict is one process's work: start it without a launcher")
     for path in (arguments.out, arguments.scores):
@@ -109,6 +110,8 @@ def _refuse_early(arguments: argparse.Namespace) -> None:
     choose_mode(engine, arguments.mode)
     if arguments.tuning is not None:
         refuse_tuning(arguments.tuning, engine)
+    if isinstance(engine, CompilesAhead):
+        engine.compile_ahead()
 
 
 def _write(arguments: argparse.Namespace, predicted: Prediction) -> None:

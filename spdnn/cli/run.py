@@ -30,7 +30,7 @@ from spdnn.cli.sources import (
 )
 from spdnn.distributed import join
 from spdnn.engines import choose_mode, make_engine
-from spdnn.engines.base import Engine, Keepable, Resumable
+from spdnn.engines.base import CompilesAhead, Engine, Keepable, Resumable
 from spdnn.errors import DataError, DeviceError
 from spdnn.io import store
 from spdnn.io.files import whole_file
@@ -227,7 +227,10 @@ def _write(
 
 
 def _refuse_early(arguments: argparse.Namespace, ranks: int) -> None:
-    """Find out before any work what would fail after it: outputs, truth, engine and mode."""
+    """Find out before any work what would fail after it: outputs, truth, engine and mode.
+
+    Then begin to compile.
+    """
     refuse_keep(arguments)
     if arguments.plan is not None and not arguments.plan.exists():
         writable(arguments.plan)
@@ -246,6 +249,8 @@ def _refuse_early(arguments: argparse.Namespace, ranks: int) -> None:
         raise DeviceError(
             f"engine {engine.name} cannot stop between layers: leave out --checkpoint"
         )
+    if isinstance(engine, CompilesAhead):
+        engine.compile_ahead()
 
 
 def _refuse_same(

@@ -139,13 +139,15 @@ class Engine(Protocol):
     def threads(self) -> int:
         """Threads that a run may use."""
 
-    def compile(self, network: Network) -> None:
+    def compile(self, network: Network, mode: str | None = None) -> None:
         """Compile what planning and running this network need, or load it from the cache.
 
         Parameters
         ----------
         network : Network
             Only its sizes matter.
+        mode : str, optional
+            The mode that is to be planned and run; by default all modes of the engine.
         """
 
     def plan(self, network: Network, mode: str) -> Plan:
@@ -302,6 +304,14 @@ class Threaded(Engine, Protocol):
     @property
     def kept_threads(self) -> KeptThreads:
         """The threads that plan and run."""
+
+
+@runtime_checkable
+class CompilesAhead(Protocol):
+    """An engine that can have kernels compiled while inputs are read."""
+
+    def compile_ahead(self) -> None:
+        """Begin to compile, where that saves time; `Engine.compile` waits for it."""
 
 
 @runtime_checkable

@@ -55,7 +55,7 @@ class ReferenceEngine:
     def __init__(self, threads: int | None = None) -> None:
         pass
 
-    def compile(self, network: Network) -> None:
+    def compile(self, network: Network, mode: str | None = None) -> None:
         """Do nothing: nothing is compiled."""
 
     def plan(self, network: Network, mode: str) -> ReferencePlan:

@@ -87,7 +87,29 @@ def jit_part(function: _Function) -> _Function:
     callable
         The compiled function.
     """
-    compiled: Any = _compiled(function, {"no_cpython_wrapper": True})
+    return _part(function, {})
+
+
+def jit_inlined(function: _Function) -> _Function:
+    """Compile a function as a part of each compiled function that calls it, and not by itself.
+
+    For a large function with one caller: LLVM would do its work twice. See `jit_part`.
+
+    Parameters
+    ----------
+    function : callable
+        A function of arrays and numbers.
+
+    Returns
+    -------
+    callable
+        The compiled function.
+    """
+    return _part(function, {"inline": "always"})
+
+
+def _part(function: _Function, more: Mapping[str, Any]) -> _Function:
+    compiled: Any = _compiled(function, {"no_cpython_wrapper": True, **more})
     compiled.__class__ = _Part
     return cast(_Function, compiled)
 
@@ -125,6 +147,28 @@ def _compiled(function: _Function, more: Mapping[str, Any]) -> _Function:
     else:
         _guard_saving(compiled)
     return compiled
+
+
+def compile_for(compiled: Callable[..., Any], *arguments: Any) -> None:
+    """Compile a function for the types of some arguments, without calling it."""
+    cast(CPUDispatcher, compiled).compile(tuple(map(numba.typeof, arguments)))
+
+
+def keeps_code(compiled: Callable[..., Any]) -> bool:
+    """Whether machine code of a compiled function is kept on disk once it was compiled."""
+    return bool(_kept_files(compiled))
+
+
+def is_kept(compiled: Callable[..., Any]) -> bool:
+    """Whether machine code of a compiled function is on disk, for any types."""
+    return any(Path(path).exists() for path in _kept_files(compiled))
+
+
+def _kept_files(compiled: Callable[..., Any]) -> list[str]:
+    """The file that lists a function's machine code; nothing if none is kept."""
+    file = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
+    path = getattr(file, "_index_path", None)  # numba has no public way to it
+    return [] if path is None else [path]
 
 
 def read_only(array: npt.NDArray[_Number]) -> npt.NDArray[_Number]:

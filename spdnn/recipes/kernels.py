@@ -458,7 +458,9 @@ def lit_pixels(
     side = sheet.sines.size
     squares = memory.squares
     perhaps, surely = memory.lit[0], memory.lit[1]
-    n_lit = np.int64(0)  # a literal 0 has a type of its own, for which `_number` would be compiled
+    n_lit = int(
+        np.int64(0)
+    )  # a literal 0 has a type of its own, for which `_number` is compiled, too
     for image in range(start, stop):
         n_before = n_lit
         _enlarge_rows(sheet, rough, memory, image)

@@ -190,8 +190,8 @@ class Session:
         self._network = structure if network is None else network
         shared = time.perf_counter()
         # One rank of a node compiles; the others then find the kernels in the cache.
-        team.on_leaders(lambda: self.engine.compile(structure))
-        team.on_others(lambda: self.engine.compile(structure))
+        team.on_leaders(lambda: self.engine.compile(structure, self.mode))
+        team.on_others(lambda: self.engine.compile(structure, self.mode))
         compiled = time.perf_counter()
         self._agree_on_costs()
 

@@ -45,7 +45,7 @@ def measured_costs() -> BlockCosts:
     for number, degree in enumerate(DEGREES):
         for is_shared in (0, 1):
             for kind, rows in enumerate(ROWS):
-                arrays = _layer_of(rows, degree, bool(is_shared))
+                arrays = layer_of(rows, degree, bool(is_shared))
                 times = []
                 for _ in range(REPEATS):
                     start = perf_counter()
@@ -56,7 +56,7 @@ def measured_costs() -> BlockCosts:
     return BlockCosts(np.maximum(seconds[0] - DEGREES[0] * per_input, 0), per_input)
 
 
-def _layer_of(rows: int, degree: int, is_shared: bool) -> PlanArrays:
+def layer_of(rows: int, degree: int, is_shared: bool) -> PlanArrays:
     """A layer whose blocks are all of one kind, with scattered inputs."""
     n_blocks = NEURONS // rows
     n_indices = degree * (1 if is_shared else rows)

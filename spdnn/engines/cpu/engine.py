@@ -1,18 +1,16 @@
 """The CPU engine's face: compiling, planning, loading, running."""
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from itertools import pairwise
 from typing import Any, Self
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
 
 from spdnn.engines.base import Json, Output, Progress, Widths
 from spdnn.engines.cpu.calibrate import measured_costs
+from spdnn.engines.cpu.compiling import PLANNERS, compile_ahead, compile_all
 from spdnn.engines.cpu.kernels.vectors import LANES
 from spdnn.engines.cpu.packed import is_worth_packing, pack
 from spdnn.engines.cpu.run import Loaded, Run
@@ -24,11 +22,9 @@ from spdnn.features import Features
 from spdnn.machine.memory import available_bytes, require_bytes
 from spdnn.machine.thread_pool import KeptThreads
 from spdnn.machine.threads import checked_threads
-from spdnn.network import Layer, Network
+from spdnn.network import Network
 from spdnn.plan.cpu.blocks import ROWS, BlockCosts
-from spdnn.plan.cpu.plan import CpuPlan, plan_edges, plan_merge
-
-_PLANS = {"edges": plan_edges, "merge": plan_merge}
+from spdnn.plan.cpu.plan import CpuPlan
 
 
 class CpuEngine:
@@ -57,7 +53,7 @@ class CpuEngine:
     """
 
     name = "cpu"
-    modes = tuple(_PLANS)
+    modes = tuple(PLANNERS)
     plan_facts: Mapping[str, Json] = {}
 
     def __init__(self, threads: int | None = None, *, sizes: CpuSizes = DEFAULT_SIZES) -> None:
@@ -160,25 +156,20 @@ class CpuEngine:
         """Memory that the threads' tiles take."""
         return 2 * 4 * plan.max_width * width * (self.threads + 1)
 
-    def compile(self, network: Network) -> None:
-        """Plan and run a tiny network with the same types, through several segments."""
-        widths = [network.n_inputs, 2, network.max_width] + [2] * self.sizes.look_ends[2]
-        # Layers with a cap that lasts, so that kernels that look for features at rest run, too.
-        layers = [Layer(2 * sp.eye_array(*shape), -0.01, 1.0) for shape in pairwise(widths)]
-        features = Features(network.n_inputs, np.arange(3), np.zeros(2, np.int32))
-        measured_costs()
-        with ThreadPoolExecutor(1) as pool:
-            forms: list[Loaded] = [features, pack(features, pool)]
-        for mode in self.modes:
-            plan = self.plan(Network(layers), mode)
-            for form in forms:
-                self.run(plan, form, activations=True)
+    def compile_ahead(self) -> None:
+        """Have a second process compile; see `spdnn.engines.cpu.compiling`."""
+        compile_ahead(self.threads)
+
+    def compile(self, network: Network, mode: str | None = None) -> None:
+        """Compile what a network needs; see `spdnn.engines.cpu.compiling`."""
+        modes = self.modes if mode is None else (mode,)
+        compile_all(network, modes, self.sizes, self._kept_threads)
 
     def plan(self, network: Network, mode: str) -> CpuPlan:
         """Cut all layers into blocks, in mode ``merge`` after merging neurons."""
-        if mode not in _PLANS:
+        if mode not in PLANNERS:
             raise PlanError(f"engine cpu has no mode {mode}")
-        return _PLANS[mode](network, self._costs, self._kept_threads)
+        return PLANNERS[mode](network, self._costs, self._kept_threads)
 
     def plan_from_parts(
         self, facts: Mapping[str, Any], array: Callable[[str], npt.NDArray[Any]]

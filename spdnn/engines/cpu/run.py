@@ -142,7 +142,7 @@ class Run:
 
     def _take_inputs(self, features: Loaded) -> None:
         """Run the first segment on all features, as many at a time as may wait after it."""
-        source = self._source()
+        source = empty_source(self.plan)
         if isinstance(features, PackedFeatures):
             source = source._replace(masks=features.masks, n_repeats=self.plan.n_repeats)
         else:
@@ -157,30 +157,13 @@ class Run:
             end = min(first + batch, self.n_features)
             self._run_segments(0, source, range(first, end), self.first_width)
 
-    def _source(self) -> Source:
-        """A source of no features; all its arrays have the types that kernels expect."""
-        plan = self.plan
-        return Source(
-            masks=np.empty((0, 0), dtype=np.uint16),
-            indptr=_NO_NUMBERS,
-            indices=np.empty(0, dtype=index_dtype(plan.load_position.size)),
-            values=np.empty(0, dtype=np.float32),
-            position=plan.load_position,
-            n_loaded=plan.n_loaded,
-            n_repeats=0,
-            ids=_NO_NUMBERS,
-            stands_for=_NO_NUMBERS,
-            addresses=_NO_NUMBERS,
-            strides=_NO_NUMBERS,
-        )
-
     def _drain(self, number: int) -> None:
         """Run a segment on all features that wait for it."""
         if not self.segments[number].waiting:
             return
         columns = self._merged(self.segments[number])
         if columns.size:
-            source = self._source()._replace(
+            source = empty_source(self.plan)._replace(
                 ids=columns.ids,
                 stands_for=columns.stands_for,
                 addresses=columns.addresses,
@@ -413,6 +396,23 @@ class Run:
             activations = found.rows(of_live, self.plan.output_position, self.threads)
         edges = self.counts[ENTERED] * np.array(self.plan.layer_edges, dtype=np.int64)
         return Output(live, self.counts[LIVE], self.counts[DISTINCT], edges, activations, state)
+
+
+def empty_source(plan: CpuPlan) -> Source:
+    """A source of no features; all its arrays have the types that kernels expect."""
+    return Source(
+        masks=np.empty((0, 0), dtype=np.uint16),
+        indptr=_NO_NUMBERS,
+        indices=np.empty(0, dtype=index_dtype(plan.load_position.size)),
+        values=np.empty(0, dtype=np.float32),
+        position=plan.load_position,
+        n_loaded=plan.n_loaded,
+        n_repeats=0,
+        ids=_NO_NUMBERS,
+        stands_for=_NO_NUMBERS,
+        addresses=_NO_NUMBERS,
+        strides=_NO_NUMBERS,
+    )
 
 
 def _features_of(

@@ -61,7 +61,7 @@ class CudaEngine:
         self._weights: tuple[CudaPlan, Weights] | None = None
         self._room: Room | None = None
 
-    def compile(self, network: Network) -> None:
+    def compile(self, network: Network, mode: str | None = None) -> None:
         """Compile the kernels that a network needs: tiny networks of the same types are run.
 
         What merging leaves of the network is not known yet. Mostly it suits the resident kernel,

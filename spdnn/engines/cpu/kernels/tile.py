@@ -21,7 +21,7 @@ from spdnn.engines.cpu.kernels.vectors import (
     float_at,
     hash_lanes,
 )
-from spdnn.machine.jit import jit, jit_part
+from spdnn.machine.jit import jit, jit_inlined, jit_part
 from spdnn.plan.cpu.plan import CHUNKS, FINISH, PART, ROWS, PlanArrays
 from spdnn.plan.steps import LAYER, MAY_DROP, N_OUTPUTS, NO_LAYER
 
@@ -214,7 +214,7 @@ def first_not_finite(tile: Tile, n_neurons: int, stride: int, lanes: npt.NDArray
     return -1
 
 
-@jit_part
+@jit_inlined
 def run_steps(
     plan: PlanArrays,
     first_step: int,
