@@ -81,7 +81,7 @@ def test_machine_code_is_kept_on_disk() -> None:
 
 def test_a_change_of_any_module_of_the_package_makes_a_new_cache_folder(tmp_path: Path) -> None:
     shutil.copytree(Path(spdnn.__file__).parent, tmp_path / "spdnn")
-    program = "from spdnn.machine import jit; print(jit._CACHE_FOLDER)"
+    program = "from spdnn.machine.code_cache import CACHE_FOLDER; print(CACHE_FOLDER)"
     before = run(program, PYTHONPATH=str(tmp_path)).stdout
     kernel = tmp_path / "spdnn" / "engines" / "cpu" / "kernels" / "step.py"
     kernel.write_text(kernel.read_text() + "# changed\n")

@@ -4,13 +4,7 @@ Machine code is kept on disk, in another folder for every version of this packag
 itself only checks the file that holds a function, not the files of the functions that it calls.
 """
 
-import fcntl
-import hashlib
-import logging
-import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
 import numba
@@ -18,35 +12,10 @@ import numpy as np
 import numpy.typing as npt
 from numba.core.registry import CPUDispatcher
 
+from spdnn.machine.code_cache import guard, own_cache_folder, warn_of_no_cache
+
 _Number = TypeVar("_Number", bound=np.generic)
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_log = logging.getLogger(__name__)
-_warned: set[str] = set()
-
-
-def _cache_folder() -> str:
-    """Folder of compiled kernels, in ``NUMBA_CACHE_DIR`` or else the user's cache folder."""
-    package = Path(__file__).parents[1]
-    digest = hashlib.sha256(os.environ.get("SPDNN_VECTORS", "").encode())
-    for file in sorted(package.glob("**/*.py")):
-        digest.update(file.read_bytes())
-    user_cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    base = numba.config.CACHE_DIR or os.path.join(user_cache, "spdnn")
-    return os.path.join(base, f"kernels-{digest.hexdigest()[:16]}")
-
-
-_CACHE_FOLDER = _cache_folder()
-
-
-@contextmanager
-def _own_cache_folder() -> Iterator[None]:
-    """Have numba keep functions that the block decorates in this package's own folder."""
-    before = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = _CACHE_FOLDER
-    try:
-        yield
-    finally:
-        numba.config.CACHE_DIR = before
 
 
 def jit(function: _Function) -> _Function:
@@ -139,13 +108,13 @@ def _compiled(function: _Function, more: Mapping[str, Any]) -> _Function:
         **more,
     }
     try:
-        with _own_cache_folder():
+        with own_cache_folder():
             compiled: _Function = numba.njit(cache=True, **options)(function)
     except RuntimeError as error:  # numba: "cannot cache function ...: no locator available"
-        _warn_once(error)
+        warn_of_no_cache(error)
         compiled = numba.njit(**options)(function)
     else:
-        _guard_saving(compiled)
+        guard(compiled)
     return compiled
 
 
@@ -154,63 +123,8 @@ def compile_for(compiled: Callable[..., Any], *arguments: Any) -> None:
     cast(CPUDispatcher, compiled).compile(tuple(map(numba.typeof, arguments)))
 
 
-def keeps_code(compiled: Callable[..., Any]) -> bool:
-    """Whether machine code of a compiled function is kept on disk once it was compiled."""
-    return bool(_kept_files(compiled))
-
-
-def is_kept(compiled: Callable[..., Any]) -> bool:
-    """Whether machine code of a compiled function is on disk, for any types."""
-    return any(Path(path).exists() for path in _kept_files(compiled))
-
-
-def _kept_files(compiled: Callable[..., Any]) -> list[str]:
-    """The file that lists a function's machine code; nothing if none is kept."""
-    file = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
-    path = getattr(file, "_index_path", None)  # numba has no public way to it
-    return [] if path is None else [path]
-
-
 def read_only(array: npt.NDArray[_Number]) -> npt.NDArray[_Number]:
     """Give a view that cannot be written to: functions are compiled for this kind alone."""
     view = array.view()
     view.flags.writeable = False
     return view
-
-
-def _guard_saving(compiled: Any) -> None:
-    """Let one process at a time save machine code, and turn a failure into a warning.
-
-    numba reads the index of a function's machine code, takes the next free number, and writes both.
-    Two processes that do so at once take the same number, and the code of one is then kept for the
-    types of the other.
-    """
-    cache: Any = getattr(compiled, "_cache", None)  # numba has no public way to it
-    save = getattr(cache, "save_overload", None)
-    if save is None:
-        return
-
-    def save_or_warn(*given: Any) -> None:
-        try:
-            with _alone_in(cache.cache_path):
-                save(*given)
-        except OSError as error:
-            _warn_once(error)
-
-    cache.save_overload = save_or_warn
-
-
-@contextmanager
-def _alone_in(folder: str) -> Iterator[None]:
-    """Lock a cache folder against other processes, where files can be locked."""
-    with ExitStack() as stack:
-        with suppress(OSError):
-            file = stack.enter_context(open(os.path.join(folder, "lock"), "ab"))
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def _warn_once(error: Exception) -> None:
-    if not _warned:
-        _log.warning("compiled kernels are not kept on disk: %s", error)
-        _warned.add("no cache")

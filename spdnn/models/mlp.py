@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
-from scipy.special import expit, softmax
 
 from spdnn.errors import DataError
 from spdnn.network import Activation, Layer, Network
@@ -128,10 +127,12 @@ class SparseMLP:
 
     def predict_proba(self, X: Any) -> npt.NDArray[np.float64]:
         """Probabilities, shape (n_features, n_classes): softmax, of one output the logistic."""
+        from scipy import special  # takes a tenth of this package's import
+
         scores = self.decision_function(X).astype(np.float64)
         if scores.shape[1] > 1:
-            return np.asarray(softmax(scores, axis=1))
-        second = expit(scores[:, 0])
+            return np.asarray(special.softmax(scores, axis=1))
+        second = special.expit(scores[:, 0])
         return np.stack([1 - second, second], axis=1)
 
     def score(self, X: Any, y: npt.ArrayLike) -> float:

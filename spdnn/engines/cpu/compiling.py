@@ -31,7 +31,8 @@ from spdnn.engines.cpu.packed import pack
 from spdnn.engines.cpu.run import Loaded, Run, empty_source
 from spdnn.engines.cpu.sizes import DEFAULT_SIZES, CpuSizes
 from spdnn.features import Features, index_dtype
-from spdnn.machine.jit import compile_for, is_kept, keeps_code
+from spdnn.machine.code_cache import is_kept, keeps_code
+from spdnn.machine.jit import compile_for
 from spdnn.machine.launcher import launched_size
 from spdnn.machine.thread_pool import KeptThreads
 from spdnn.network import Layer, Network
