@@ -55,9 +55,9 @@ LATER = 2
 
 
 class FaultyEngine(CpuEngine):
-    def compile(self, network: Network) -> None:
+    def compile(self, network: Network, mode: str | None = None) -> None:
         # Compiling runs the engine, so take one without faults.
-        CpuEngine(self.threads).compile(network)
+        CpuEngine(self.threads).compile(network, mode)
 
     def run_part(self, plan: Any, start: Any, **named: Any) -> Output:
         fault = sys.argv[1]

@@ -8,6 +8,7 @@ from spdnn import PlanError
 from spdnn.engines import ENGINES, make_engine
 from spdnn.engines.base import (
     Calibrated,
+    CompilesAhead,
     Keepable,
     Resumable,
     Scoring,
@@ -26,7 +27,7 @@ class Plain:
 
     name, modes, threads = "plain", ("edges",), 1
 
-    def compile(self, network: object) -> None: ...
+    def compile(self, network: object, mode: str | None = None) -> None: ...
     def plan(self, network: object, mode: str) -> None: ...
     def load(self, plan: object, features: object) -> None: ...
     def run(self, plan: object, loaded: object) -> None: ...
@@ -35,11 +36,11 @@ class Plain:
 
 def test_engines_have_the_protocols_of_what_they_can_do() -> None:
     cpu, scipy, plain = make_engine("cpu", 1), make_engine("scipy"), Plain()
-    for protocol in (Resumable, Calibrated, Threaded, Keepable, Tunable):
+    for protocol in (Resumable, Calibrated, CompilesAhead, Threaded, Keepable, Tunable):
         assert isinstance(cpu, protocol)
         assert not isinstance(plain, protocol)
     assert isinstance(scipy, Resumable)
-    for protocol in (Calibrated, Threaded, Keepable, Tunable, Scoring):
+    for protocol in (Calibrated, CompilesAhead, Threaded, Keepable, Tunable, Scoring):
         assert not isinstance(scipy, protocol)
 
 

@@ -170,10 +170,13 @@ def _small_plan(dtype: npt.DTypeLike) -> CpuPlan:
 
 
 def _main(dtype: str) -> None:
-    """Compile what takes tiles through layers, without what plans."""
+    """Compile what takes tiles through layers, then what is short; nothing that plans."""
+    threads = KeptThreads(1)
     measured_costs()
     form = Features(NEURONS, np.arange(3), np.zeros(2, np.int32))
-    _run(_small_plan(np.dtype(dtype)), form, DEFAULT_SIZES, KeptThreads(1))
+    _run(_small_plan(np.dtype(dtype)), form, DEFAULT_SIZES, threads)
+    pack(form, threads)
+    _compile_for_columns(True, threads)
 
 
 if __name__ == "__main__":

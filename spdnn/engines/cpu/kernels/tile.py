@@ -16,6 +16,7 @@ from spdnn.engines.cpu.kernels.shares import share_of
 from spdnn.engines.cpu.kernels.step import WORD, Bits, Tile, evaluate_step
 from spdnn.engines.cpu.kernels.vectors import (
     LANES,
+    bits_of,
     compress_lanes,
     copy_lanes,
     float_at,
@@ -201,10 +202,10 @@ def keep_lanes(
 def first_not_finite(tile: Tile, n_neurons: int, stride: int, lanes: npt.NDArray[np.int32]) -> int:
     """Return one of the given lanes with an activation that is not finite; -1 if there is none."""
     # First all lanes in the order of memory: nearly always all numbers are finite.
-    magnitudes = tile[: n_neurons * stride].view(np.int32)
     largest = np.int32(0)
-    for i in range(magnitudes.size):
-        largest = max(largest, magnitudes[i] & MAGNITUDE)
+    for i in range(n_neurons * stride):
+        magnitude = bits_of(tile[i]) & MAGNITUDE
+        largest = magnitude if magnitude > largest else largest
     if largest < INFINITE:
         return -1
     for lane in lanes:

@@ -219,6 +219,16 @@ def float_at(typing_context: Any, address: Any) -> Any:
 
 
 @intrinsic  # type: ignore[untyped-decorator]
+def bits_of(typing_context: Any, number: Any) -> Any:
+    """The bits of a float32 number as a whole number, int32."""
+
+    def codegen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], _I32)
+
+    return types.int32(types.float32), codegen
+
+
+@intrinsic  # type: ignore[untyped-decorator]
 def copy_lanes(typing_context: Any, address: Any, target: Any, start: Any) -> Any:
     """Copy the 16 numbers from an address on to ``target[start : start + 16]``."""
     signature = types.void(types.int64, target, types.int64)
