@@ -118,7 +118,7 @@ def test_indices_are_checked_by_blocks_as_they_are_one_by_one(
     are_inside = all(index < 4 for row in rows for index in row)
     do_ascend = all(row == sorted(set(row)) for row in rows)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("spdnn.features.CHECKED_AT_A_TIME", block)
+        patch.setattr("spdnn.features.CHECKED_AT_ONCE", block)
         if are_inside and do_ascend:
             assert Features(4, indptr, indices).n_nonzeros == indices.size
             return

@@ -25,8 +25,11 @@ import scipy.sparse as sp
 from spdnn.engines.cpu.calibrate import DEGREES, NEURONS, layer_of, measured_costs
 from spdnn.engines.cpu.columns import from_rows
 from spdnn.engines.cpu.duplicates import Duplicates
+from spdnn.engines.cpu.kernels.barrier import thread_group
 from spdnn.engines.cpu.kernels.equal import are_all
 from spdnn.engines.cpu.kernels.segment import fill_tile, take_tiles
+from spdnn.engines.cpu.kernels.shares import share_of
+from spdnn.engines.cpu.kernels.tile import drop_dead
 from spdnn.engines.cpu.packed import pack
 from spdnn.engines.cpu.run import Loaded, Run, empty_source
 from spdnn.engines.cpu.sizes import DEFAULT_SIZES, CpuSizes
@@ -66,7 +69,7 @@ def compile_all(
     """
     dtype = index_dtype(network.max_width)
     compile_ahead(threads.n_threads, dtype)
-    _compile_loading(dtype)  # before the second process needs it
+    _compile_parts(dtype)  # before the second process needs them
     widths = [network.n_inputs, 2, network.max_width] + [2] * sizes.look_ends[2]
     # Layers with a cap that lasts, so that kernels that look for features at rest run, too.
     layers = [Layer(2 * sp.eye_array(*shape), -0.01, 1.0) for shape in pairwise(widths)]
@@ -143,12 +146,18 @@ def _end(helper: subprocess.Popen[bytes]) -> None:
         helper.wait()
 
 
-def _compile_loading(dtype: npt.DTypeLike) -> None:
-    """Compile what fills tiles, if nothing that does is kept yet."""
-    if not is_kept(take_tiles):
-        source = empty_source(_small_plan(dtype))
-        tile = np.empty(0, dtype=np.float32)
-        compile_for(fill_tile, source, 0, 0, 0, tile, 0, np.empty(0, dtype=np.uint16))
+def _compile_parts(dtype: npt.DTypeLike) -> None:
+    """Compile some of what a run needs, if nothing of it is kept yet.
+
+    The two processes then take about as long.
+    """
+    if is_kept(take_tiles):
+        return
+    plan = _small_plan(dtype)
+    tile, lanes, ids = np.empty(0, np.float32), np.empty(0, np.int32), np.empty(0, np.int64)
+    compile_for(fill_tile, empty_source(plan), 0, 0, 0, tile, 0, np.empty(0, np.uint16))
+    compile_for(drop_dead, tile, 0, 0, lanes, ids, ids)
+    compile_for(share_of, plan.arrays, 0, thread_group(1)[0])
 
 
 def _small_plan(dtype: npt.DTypeLike) -> CpuPlan:
