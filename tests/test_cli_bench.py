@@ -96,7 +96,7 @@ def test_what_ran_is_what_was_asked_for_and_what_the_record_says(
 
         monkeypatch.setattr(engine, "run", watched)
 
-    monkeypatch.setattr(CpuEngine, "compile", lambda self, network: None)  # it runs tiny networks
+    monkeypatch.setattr(CpuEngine, "compile", lambda *_: None)  # it runs tiny networks
     watch(CpuEngine, "cpu", lambda plan: plan.mode)
     watch(ReferenceEngine, "scipy", lambda plan: "edges")
     arguments = [*BASE, "--layers", "3", "--engines", "cpu,scipy", "--threads", "1,2"]
