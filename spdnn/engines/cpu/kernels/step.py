@@ -98,11 +98,23 @@ def _make_blocks(n_rows: int, is_shared: bool) -> Callable[..., int]:
     ) -> int:
         rules = Rules(plan.caps[step], plan.steps[step, IS_RELU], plan.steps[step, TESTS])
         bias_start = plan.steps[step, BIAS_START]
+        is_far = plan.steps[step, N_OUTPUTS] * stride > NEAR_NUMBERS
         while (
             number < end
             and plan.blocks[number, N_ROWS] == n_rows
             and plan.blocks[number, IS_SHARED] == shared
         ):
+            # The inputs of the next block, if it has others, come from a far cache.
+            ahead: Any = np.int64(0)
+            following = number + 1
+            if (
+                is_shared
+                and is_far
+                and following < end
+                and plan.blocks[following, IS_SHARED]
+                and plan.blocks[following, N_INPUTS] == plan.blocks[number, N_INPUTS]
+            ):
+                ahead = plan.blocks[following, INDEX_START] - plan.blocks[number, INDEX_START]
             for row in range(0, n_rows, rows):
                 position = plan.blocks[number, POSITION] + row
                 where = Rows(
@@ -110,6 +122,7 @@ def _make_blocks(n_rows: int, is_shared: bool) -> Callable[..., int]:
                     n_rows,
                     plan.blocks[number, INDEX_START] + row * index_row,
                     index_step,
+                    ahead,
                     plan.blocks[number, N_INPUTS],
                     position,
                     bias_start + position,

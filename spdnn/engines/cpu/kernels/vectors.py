@@ -26,6 +26,9 @@ from spdnn.plan.rules import FINITE, NONZERO
 LANES = 16
 """Features that are computed together. The width of a tile is a multiple of it."""
 
+_LINE_BYTES = 64
+"""Bytes of a line of the cache."""
+
 _I32, _I64, _F32 = ir.IntType(32), ir.IntType(64), ir.FloatType()
 
 
@@ -90,6 +93,9 @@ class Rows(NamedTuple):
         The weights of the other rows are next to those of the first row.
     index_start, index_step : int
         The same for the plan's indices. Rows that share their inputs have one index for all.
+    ahead : int
+        How far it is from the indices of these rows to those whose inputs are fetched into the
+        nearest cache meanwhile; 0 for none. Only rows that share their inputs fetch.
     n_inputs : int
         Inputs of each row.
     position : int
@@ -102,6 +108,7 @@ class Rows(NamedTuple):
     weight_step: int
     index_start: int
     index_step: int
+    ahead: int
     n_inputs: int
     position: int
     bias_start: int
@@ -474,6 +481,7 @@ class _Emitter:
             builder.mul(rows["weight_step"], self.number(4)),
             self.address(plan["indices"], rows["index_start"], self.index_bytes),
             builder.mul(rows["index_step"], self.number(self.index_bytes)),
+            builder.mul(rows["ahead"], self.number(self.index_bytes)),
             self.address(source, lane, 4),
             row_bytes,
         )
@@ -492,6 +500,7 @@ class _Emitter:
         weight_step: Any,
         indices: Any,
         index_step: Any,
+        ahead: Any,
         source: Any,
         row_bytes: Any,
     ) -> list[list[Any]]:
@@ -509,6 +518,9 @@ class _Emitter:
         summed = {}
         positions = self.positions(index)
         inputs = self.inputs(positions[0], source, row_bytes)
+        if self.is_shared:
+            with builder.if_then(builder.icmp_signed("!=", ahead, nothing)):
+                self.fetch(self.positions(builder.add(index, ahead))[0], source, row_bytes)
         for r in range(self.rows):
             if r and not self.is_shared:
                 inputs = self.inputs(positions[r], source, row_bytes)
@@ -516,6 +528,7 @@ class _Emitter:
             for v in range(self.vectors):
                 summed[r, v] = self.fused(w, inputs[v], so_far[r, v])
         next_k = builder.add(k, self.number(1))
+        loop_end = builder.block
         for phi, start, following in (
             (k, nothing, next_k),
             (weight, weights, builder.add(weight, weight_step)),
@@ -523,13 +536,13 @@ class _Emitter:
             *((so_far[place], self.zero, summed[place]) for place in places),
         ):
             phi.add_incoming(start, before)
-            phi.add_incoming(following, loop)
+            phi.add_incoming(following, loop_end)
         builder.cbranch(builder.icmp_signed("<", next_k, n_inputs), loop, after)
         builder.position_at_end(after)
         result = {place: builder.phi(self.vector) for place in places}
         for place in places:
             result[place].add_incoming(self.zero, before)
-            result[place].add_incoming(summed[place], loop)
+            result[place].add_incoming(summed[place], loop_end)
         return [[result[r, v] for v in range(self.vectors)] for r in range(self.rows)]
 
     def positions(self, index: Any) -> list[Any]:
@@ -563,6 +576,18 @@ class _Emitter:
             self.load(builder.add(start, self.number(n_bytes * v)), self.vector, n_bytes)
             for v in range(self.vectors)
         ]
+
+    def fetch(self, position: Any, source: Any, row_bytes: Any) -> None:
+        """Fetch the vectors of the input at a position into the nearest cache."""
+        builder = self.builder
+        start = builder.add(source, builder.mul(position, row_bytes))
+        address = ir.IntType(8).as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [address, _I32, _I32, _I32])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+        to_read_soon_as_data = [ir.Constant(_I32, number) for number in (0, 3, 1)]
+        for n_bytes in range(0, 4 * self.width * self.vectors, _LINE_BYTES):
+            place = builder.inttoptr(builder.add(start, self.number(n_bytes)), address)
+            builder.call(function, [place, *to_read_soon_as_data])
 
     def with_bias(self, sums: list[list[Any]], bias: Any, tests: Any) -> list[list[Any]]:
         """Add each row's bias, and make the tests that `tests` asks for, if there are any."""
